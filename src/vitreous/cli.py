@@ -1,0 +1,348 @@
+"""The command line: parse, import lazily, print. `vitreous VERB SUBJECT`; results on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from vitreous import __version__
+from vitreous.errors import ConfigError, VitreousError
+
+app = typer.Typer(
+    name="vitreous",
+    help="A Vision Transformer you can see through: train, compare, look inside, diagnose. Small images, no GPU.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+data_app = typer.Typer(help="Fetch, check and look at data sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+RunOption = Annotated[Path | None, typer.Option("--run", help="A run folder; left out: the model in the box.")]
+OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; left out: a new folder in runs/.")]
+DataOption = Annotated[
+    str | None, typer.Option("--data", help="mnist, fashion-mnist, cifar10, digits, a folder or a FILE.npz.")
+]
+SeedOption = Annotated[int | None, typer.Option("--seed", help="Everything random follows from it.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", help="Override one setting, as in --set model.depth=6; repeatable.")
+]
+DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _print(*what: Any) -> None:
+    """Rich output on a terminal, the same as plain text in a pipe (wide enough that no table is cut)."""
+    from rich.console import Console
+
+    console = Console() if sys.stdout.isatty() else Console(width=160, no_color=True)
+    console.print(*what, highlight=False, soft_wrap=all(isinstance(one, str) for one in what))
+
+
+def _version(show: bool) -> None:
+    if show:
+        print(f"vitreous {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+) -> None:
+    pass
+
+
+# --- data --------------------------------------------------------------------------------------------------
+
+
+@data_app.command("list")
+def data_list(as_json: JsonOption = False) -> None:
+    """The data sets known by name, and whether they are here already."""
+    import dataclasses
+
+    from vitreous.data.datasets import KNOWN, describe
+
+    rows = [describe(name) for name in KNOWN]
+    if as_json:
+        _print_json([dataclasses.asdict(row) for row in rows])
+        return
+    from rich.table import Table
+
+    table = Table("name", "what", "images", "size", "classes", "here", "licence", box=None, header_style="bold")
+    for row in rows:
+        size = f"{row.image_size[0]}×{row.image_size[1]}×{row.channels}"
+        images = f"{row.train_images:,} + {row.test_images:,}"
+        table.add_row(row.name, row.title, images, size, str(row.num_classes), "yes" if row.cached else "no", row.licence)
+    _print(table)
+    _print("Also: a folder with one sub-folder a class (or train/, val/, test/ above them), or a FILE.npz.")
+
+
+@data_app.command("fetch")
+def data_fetch(name: Annotated[str, typer.Argument(help="A name from `vitreous data list`.")]) -> None:
+    """Bring a data set into the cache, verified by SHA-256."""
+    from vitreous.data.datasets import fetch
+
+    folder = fetch(name)
+    print(f"{name}: {folder}" if folder else f"{name} comes with scikit-learn; nothing to fetch")
+
+
+@data_app.command("verify")
+def data_verify(name: Annotated[str, typer.Argument(help="A name from `vitreous data list`.")]) -> None:
+    """Hash every cached file of a data set again; exit code 1 if one is missing or corrupt."""
+    from vitreous.data.datasets import verify
+
+    statuses = verify(name)
+    for file, status in statuses.items():
+        print(f"{status:8} {file}")
+    if not statuses:
+        print(f"{name} comes with scikit-learn; nothing to verify")
+    if any(status != "ok" for status in statuses.values()):
+        raise typer.Exit(1)
+
+
+@data_app.command("show")
+def data_show(
+    name: Annotated[str, typer.Argument(help="A data set's name, a folder or a FILE.npz.")], out: OutOption = None
+) -> None:
+    """Draw a labelled contact sheet (PNG), with class counts."""
+    from vitreous.config import DataConfig
+    from vitreous.data.datasets import load_dataset
+    from vitreous.data.sheet import contact_sheet
+
+    dataset = load_dataset(DataConfig(name=name))
+    path = out or Path(f"{Path(name).stem}-sheet.png")
+    contact_sheet(dataset, path)
+    sizes = f"{len(dataset.train):,} training, {len(dataset.val):,} validation, {len(dataset.test):,} test images"
+    height, width = dataset.image_size
+    print(f"{name}: {sizes} of {height}×{width}×{dataset.channels}, {dataset.num_classes} classes")
+    for note in dataset.notes:
+        print(f"  {note}")
+    print(path)
+
+
+# --- models ------------------------------------------------------------------------------------------------
+
+
+@app.command("presets")
+def presets_(
+    name: Annotated[str | None, typer.Argument(help="Print this one whole, as JSON.")] = None, as_json: JsonOption = False
+) -> None:
+    """The named configurations; with a NAME, every setting of it."""
+    from vitreous.presets import PRESETS, preset
+
+    if name is not None:
+        _print_json(preset(name).model_dump(mode="json"))
+        return
+    if as_json:
+        _print_json({key: function().model_dump(mode="json") for key, function in PRESETS.items()})
+        return
+    from rich.table import Table
+
+    table = Table("preset", "what", box=None, header_style="bold")
+    for key, function in PRESETS.items():
+        table.add_row(key, (function.__doc__ or "").strip().splitlines()[0])
+    _print(table)
+
+
+def _config(
+    preset_name: str | None, data: str | None, seed: int | None, settings: list[str] | None, file: Path | None = None
+) -> Any:
+    """A preset, then the TOML file, then --set, then the flags."""
+    from vitreous.config import merge_toml, override
+    from vitreous.presets import preset
+
+    if preset_name is None:
+        raise ConfigError("name a preset, as in `vitreous train vit`; `vitreous presets` lists them")
+    config = preset(preset_name)
+    if file is not None:
+        config = merge_toml(config, file)
+    config = override(config, settings or [])
+    if data is not None:
+        config = config.replace(data=config.data.replace(name=data))
+    if seed is not None:
+        config = config.replace(seed=seed)
+    return config
+
+
+@app.command()
+def shapes(
+    preset: Annotated[str | None, typer.Argument(help="A preset; or name a run with --run.")] = None,
+    run: RunOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Every step of a model: symbol, equation, numbers, output shape, parameters, FLOPs."""
+    from vitreous.models import shapes as steps
+
+    if run is not None:
+        from vitreous.runs import Run
+
+        model = Run.open(run).config.model
+    else:
+        model = _config(preset or "vit", None, None, settings).model
+    if as_json:
+        _print_json(steps.as_json(model))
+    else:
+        _print(steps.shapes_table(model))
+
+
+# --- training ----------------------------------------------------------------------------------------------
+
+
+@app.command()
+def train(
+    preset: Annotated[str | None, typer.Argument(help="A preset (`vitreous presets`).")] = None,
+    data: DataOption = None,
+    seed: SeedOption = None,
+    epochs: Annotated[float | None, typer.Option(help="How often to go through the data.")] = None,
+    seconds: Annotated[float | None, typer.Option(help="Train for about so long instead.")] = None,
+    out: OutOption = None,
+    settings: SetOption = None,
+    config_file: Annotated[Path | None, typer.Option("--config", help="A TOML file laid over the preset.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run named by -o.")] = False,
+    threads: Annotated[int | None, typer.Option(help="CPU threads; left out: all cores.")] = None,
+    compile_: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
+    device: DeviceOption = "auto",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+) -> None:
+    """Train a preset into a run folder; Ctrl-C saves, --resume goes on."""
+    from vitreous.train.loop import fit
+
+    flags = {"train.epochs": epochs, "train.budget_seconds": seconds, "train.threads": threads}
+    settings = (settings or []) + [f"{key}={value}" for key, value in flags.items() if value is not None]
+    if compile_:
+        settings.append("train.compile=true")
+    if resume:
+        given = [word for word, value in (("a preset", preset), ("--data", data), ("--seed", seed), ("settings", settings))
+                 if value not in (None, [])]  # fmt: skip
+        if given:
+            raise ConfigError(f"--resume goes on as the run was configured: leave out {', '.join(given)}")
+        if out is None:
+            raise ConfigError("--resume needs the run to go on with: name it with -o RUN")
+        from vitreous.runs import Run
+
+        config = Run.open(out).config
+    else:
+        config = _config(preset, data, seed, settings, config_file)
+    run = fit(config, out, resume=resume, device=device, tensorboard=tensorboard)
+    if os.environ.get("RANK", "0") == "0":
+        test = run.record["results"]["test"]
+        print(
+            f"{run.path}: {test['accuracy']:.2%} on the test set ({test['correct']} of {test['count']}),"
+            f" {test['train_seconds']:.0f} s of training"
+        )
+
+
+@app.command()
+def compare(
+    subjects: Annotated[list[str] | None, typer.Argument(help="Presets (trained now) or run folders; default: vit cnn.")] = None,
+    data: DataOption = None,
+    seeds: Annotated[int, typer.Option(help="Train each preset so many times.", min=1)] = 1,
+    equal: Annotated[str | None, typer.Option(help="Give all presets the same epochs, or the same seconds.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Train every preset for so many epochs.")] = None,
+    out: OutOption = None,
+    settings: SetOption = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """Train presets (or take runs) and say which is better, by how much, and how sure that is."""
+    from vitreous.comparison import render_table
+    from vitreous.experiments import compare as run_comparison
+
+    settings = (settings or []) + ([f"train.epochs={epochs}"] if epochs is not None else [])
+    result = run_comparison(
+        subjects or ["vit", "cnn"], data=data, seeds=seeds, equal=equal, out=out, settings=settings, device=device
+    )
+    if as_json:
+        _print_json(result.as_dict())
+        return
+    _print(render_table(result))
+    _print(result.verdict)
+    _print(f"Report: {result.report}")
+
+
+@app.command()
+def evaluate(
+    run: RunOption = None,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    batch_size: Annotated[int | None, typer.Option(help="Images at a time; a sound model does not care.", min=1)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Accuracy, NLL and calibration of a run on a split of its data."""
+    from vitreous.metrics import wilson_interval
+    from vitreous.prediction import evaluate_run
+    from vitreous.runs import open_run
+
+    opened = open_run(run)
+    evaluation = evaluate_run(opened, split, batch_size)
+    interval = wilson_interval(evaluation.correct, evaluation.count)
+    if as_json:
+        _print_json(
+            {"run": str(opened.path), "split": split, **evaluation.summary(), "accuracy_interval": [interval.low, interval.high]}
+        )
+        return
+    print(
+        f"{opened.config.name}: {evaluation.accuracy:.2%} of {evaluation.count} {split} images"
+        f" ({evaluation.correct} right; 95 % interval {interval.low:.2%} to {interval.high:.2%}),"
+        f" NLL {evaluation.nll:.4f}, calibration error {evaluation.calibration_error:.2%}"
+    )
+
+
+@app.command()
+def predict(
+    images: Annotated[list[Path], typer.Argument(help="Image files: PNG, JPEG, WebP or BMP, any size.")],
+    run: RunOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """What a model answers for your own images, and what was done to them first."""
+    from vitreous.prediction import predict_images
+    from vitreous.runs import open_run
+
+    answers = predict_images(open_run(run), images)
+    if as_json:
+        _print_json([{"image": str(path), **answer.as_json()} for path, answer in zip(images, answers, strict=True)])
+        return
+    for path, answer in zip(images, answers, strict=True):
+        others = sorted(answer.probabilities.items(), key=lambda item: -item[1])[1:3]
+        rest = ", ".join(f"{name} {probability:.1%}" for name, probability in others)
+        print(f"{path}: {answer.label}  {answer.probability:.1%}  (then {rest})")
+        for note in answer.notes:
+            print(f"  {note}")
+
+
+@app.command()
+def env(as_json: JsonOption = False) -> None:
+    """What a bug report needs: versions, CPU, threads, probes; nothing private."""
+    from vitreous.environment import describe_environment
+
+    facts = describe_environment()
+    if as_json:
+        _print_json(facts)
+        return
+    for key, value in facts.items():
+        print(f"{key:22} {value}")
+
+
+def main() -> None:
+    """The entry point: a person's mistake is one line on stderr and exit code 2, never a traceback."""
+    try:
+        app()
+    except VitreousError as error:
+        print(f"vitreous: {error}", file=sys.stderr)
+        sys.exit(getattr(error, "exit_code", 2))
+    except KeyboardInterrupt:
+        print("vitreous: stopped", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # the reader of our output has seen enough (`| head`)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)

@@ -1,0 +1,64 @@
+"""Run folders → evaluated results on their common test set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vitreous.comparison.results import ModelResult
+from vitreous.data.datasets import Dataset, load_dataset
+from vitreous.errors import RunError
+from vitreous.models import count_parameters
+from vitreous.models.shapes import count_flops
+from vitreous.prediction import evaluate_model
+from vitreous.runs import Run
+
+#: What the post reports for its own models (SPEC S3, S4).
+PUBLISHED = {
+    "post-vit": {"accuracy": 0.9038, "nll": 0.3118, "source": "the post"},
+    "post-cnn": {"accuracy": 0.9755, "nll": 0.0810, "source": "the post"},
+}
+
+
+def common_dataset(runs: Sequence[Run]) -> Dataset:
+    """The data all runs were trained on; an error where they differ, since their figures would not compare."""
+    first = runs[0]
+    for run in runs[1:]:
+        if run.record["data"]["checksums"] != first.record["data"]["checksums"] or run.class_names != first.class_names:
+            raise RunError(
+                f"{first.path} was trained on {first.config.data.name!r} and {run.path} on {run.config.data.name!r}:"
+                " models are compared on the same data"
+            )
+    dataset = load_dataset(first.config.data)
+    if dataset.checksums != first.record["data"]["checksums"]:
+        raise RunError(f"the data {dataset.name!r} changed since {first.path} was trained; train it again")
+    return dataset
+
+
+def results_from_runs(runs: Sequence[Run]) -> list[ModelResult]:
+    return [_evaluated(run) for run in runs]
+
+
+def _evaluated(run: Run) -> ModelResult:
+    dataset = load_dataset(run.config.data)  # a run may want other pixels (size, channels) of the same images
+    model, train = run.load_model(), run.config.train
+    evaluation = evaluate_model(model, dataset.test, run.preprocessing, train.eval_batch_size)
+    extra = {}
+    if run.config.model.kind == "post-vit":  # its answers depend on the company an image keeps
+        alone = evaluate_model(model, dataset.test, run.preprocessing, batch_size=1)
+        extra = {f"batches of {train.eval_batch_size}": evaluation.summary(), "one image at a time": alone.summary()}
+    measured = run.record["results"]["test"]
+    return ModelResult(
+        name=run.config.name,
+        seed=run.config.seed,
+        kind=run.config.model.kind,
+        parameters=count_parameters(model),
+        flops=count_flops(run.config.model),
+        train_seconds=measured["train_seconds"],
+        images_per_second=measured["images_per_second"],
+        history=run.metrics(),
+        probabilities=evaluation.probabilities,
+        labels=evaluation.labels,
+        run=str(run.path),
+        extra_evaluations=extra,
+        published=PUBLISHED.get(run.config.name),
+    )

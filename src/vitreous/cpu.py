@@ -1,0 +1,102 @@
+"""What this CPU can really run: instruction sets, threads, precision.
+
+A processor may advertise what it cannot do (virtual machines with AMX in their CPUID and no tile palettes: the first
+bf16 matrix product dies of an illegal instruction). So nothing is believed before a child process has tried it.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+_PROBE_BFLOAT16 = """
+import torch
+for n in (16, 64, 512):  # small and large products take different kernels
+    a = torch.randn(n, n).bfloat16()
+    torch.nn.functional.linear(a, a)
+    assert torch.isfinite(a @ a).all()
+"""
+
+
+@functools.cache
+def flags() -> frozenset[str]:
+    """The instruction sets the operating system reports; empty where it does not say."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return frozenset(line.partition(":")[2].split())
+    except OSError:
+        pass
+    return frozenset()
+
+
+def guard_amx() -> None:
+    """Keep oneDNN off AMX where it is advertised: before torch is imported, since it is read only then.
+
+    fp32, the default here, does not use AMX. Whoever knows theirs works sets ONEDNN_MAX_CPU_ISA=ALL.
+    """
+    if any(flag.startswith("amx") for flag in flags()):
+        os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
+
+def available_cores() -> int:
+    """Cores this process may use, which a container may have cut below what the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def prepare(threads: int | None = None) -> int:
+    """Settle this process's threads and flush denormals to zero; returns the number of threads.
+
+    Denormals (below 1e-38, as softmax makes when attention logits grow) run in microcode: attention took ten times as
+    long. Each worker thread inherits the setting when the pool starts, so this goes before the first parallel operation.
+    """
+    import torch
+
+    torch.set_flush_denormal(True)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return torch.get_num_threads()
+
+
+@functools.cache
+def bfloat16_works() -> bool:
+    """Whether bf16 matrix products run here: tried in a child process, since where they do not, they kill it."""
+    result = subprocess.run([sys.executable, "-c", _PROBE_BFLOAT16], capture_output=True, timeout=120, check=False)
+    return result.returncode == 0
+
+
+def matmul_gflops(seconds: float = 0.5, size: int = 1024) -> float:
+    """fp32 matrix-product GFLOP/s right now, with this process's threads: the yardstick beside every timing."""
+    import torch
+
+    a, b = torch.randn(size, size), torch.randn(size, size)
+    for _ in range(3):
+        a @ b
+    count, start = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - start) < seconds:
+        a @ b
+        count += 1
+    return 2 * size**3 * count / elapsed / 1e9
+
+
+def model_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def hardware() -> str:
+    """One line for reports: what this ran on."""
+    cores = available_cores()
+    return f"{model_name()}, {cores} core{'s' * (cores != 1)}"

@@ -1,0 +1,32 @@
+"""The errors a person can cause, each one sentence: the value, what was expected, what to do next.
+
+Anything raised as a `VitreousError` is a user's mistake or the world's (no network, a full disk); the
+command line prints it as one line and exits 2. Our own bugs are `assert`s and ordinary exceptions.
+"""
+
+
+class VitreousError(Exception):
+    """Something the person can put right; the message says how."""
+
+
+class ConfigError(VitreousError):
+    """A configuration value that does not fit."""
+
+
+class DataError(VitreousError):
+    """Data that cannot be fetched, read or trusted."""
+
+
+class RunError(VitreousError):
+    """A run folder that cannot be created, opened or resumed."""
+
+
+class CheckpointError(VitreousError):
+    """Weights that cannot be loaded or written in the layout asked for."""
+
+
+class MissingExtraError(VitreousError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, needed_for: str):
+        super().__init__(f"{needed_for} needs the package {package!r}: pip install 'vitreous[{extra}]'")

@@ -1,0 +1,133 @@
+"""Train presets, then compare: the main job in one call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from vitreous.comparison import Comparison, write_report
+from vitreous.comparison.from_runs import common_dataset, results_from_runs
+from vitreous.config import Config, override
+from vitreous.errors import ConfigError, RunError
+from vitreous.presets import PRESETS, preset
+from vitreous.runs import CONFIG, Run
+from vitreous.train.loop import fit
+
+
+def compare(
+    subjects: Sequence[str | Path | Config | Run] = ("vit", "cnn"),
+    *,
+    data: str | None = None,
+    seeds: int = 1,
+    equal: str | None = None,
+    out: Path | str | None = None,
+    settings: Sequence[str] = (),
+    device: str = "auto",
+    progress: bool = True,
+) -> Comparison:
+    """Presets (trained now, each by its own recipe, on the same data and split) or runs → a report in `out`.
+
+    `equal="epochs"`: every preset gets as many epochs as the one with most; `"seconds"`: as many seconds of training as
+    the first one took.
+    """
+    if equal not in (None, "epochs", "seconds"):
+        raise ConfigError(f"--equal {equal!r}: choose epochs or seconds")
+    if seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: at least 1")
+    chosen = [_subject(subject, data, settings) for subject in subjects]
+    if len(chosen) < 2:
+        raise ConfigError(f"a comparison needs at least two models, not {len(chosen)}: as in `vitreous compare vit cnn`")
+    configs = [one for one in chosen if isinstance(one, Config)]
+    _check_settings(configs, settings, equal)
+    if equal == "epochs":
+        most = max(config.train.epochs for config in configs)
+        chosen = [_with_train(one, epochs=most) if isinstance(one, Config) else one for one in chosen]
+    folder = Path(out) if out is not None else _new_folder(chosen)
+    runs: list[Run] = []
+    for one in chosen:
+        if isinstance(one, Run):
+            runs.append(one)
+            continue
+        if equal == "seconds" and runs:
+            one = _with_train(one, budget_seconds=runs[0].record["results"]["test"]["train_seconds"])
+        for seed in range(one.seed, one.seed + seeds):
+            path = folder / "runs" / (one.name if seeds == 1 else f"{one.name}-seed{seed}")
+            runs.append(_trained(one.replace(seed=seed), path, device, progress))
+    return report_on(runs, folder, {"equal": equal or "each its own recipe", "seeds": seeds, "settings": list(settings)})
+
+
+def report_on(runs: Sequence[Run], folder: Path, settings: dict[str, Any]) -> Comparison:
+    """The comparison of finished runs, written into `folder`."""
+    dataset = common_dataset(runs)
+    names = list(dict.fromkeys(run.config.name for run in runs))
+    return write_report(
+        results_from_runs(runs),
+        dataset.test.images.numpy(),
+        dataset.class_names,
+        folder,
+        title=f"{' against '.join(names)} on {dataset.name}",
+        data_name=dataset.name,
+        notes=dataset.notes,
+        settings=settings,
+    )
+
+
+def _subject(subject: str | Path | Config | Run, data: str | None, settings: Sequence[str]) -> Config | Run:
+    if isinstance(subject, Run):
+        return _finished(subject)
+    if isinstance(subject, Config):
+        config = subject
+    elif isinstance(subject, str) and subject in PRESETS:
+        config = preset(subject)
+    elif Path(subject).is_dir() or (Path(subject) / CONFIG).exists():
+        return _finished(Run.open(subject))
+    else:
+        config = preset(str(subject))  # says what there is
+    if data is not None:
+        config = config.replace(data=config.data.replace(name=data))
+    return override(config, [setting for setting in settings if _fits(config, setting)])
+
+
+def _fits(config: Config, setting: str) -> bool:
+    """Whether a setting speaks of this model: `model.depth=6` is for the ViT of a pair, not for its CNN."""
+    path = setting.partition("=")[0].strip().split(".")
+    return path[0] != "model" or len(path) != 2 or path[1] in type(config.model).model_fields
+
+
+def _check_settings(configs: Sequence[Config], settings: Sequence[str], equal: str | None) -> None:
+    if not configs and (settings or equal):
+        raise ConfigError("--set, --epochs and --equal change how presets are trained, and only runs were named")
+    for setting in settings:
+        if not any(_fits(config, setting) for config in configs):
+            override(configs[0], [setting])  # says what is wrong with it
+
+
+def _finished(run: Run) -> Run:
+    if not run.is_done:
+        raise RunError(f"{str(run.path)!r} is not finished: go on with `vitreous train --resume -o {run.path}` first")
+    return run
+
+
+def _with_train(config: Config, **changes: Any) -> Config:
+    return config.replace(train=config.train.replace(**changes))
+
+
+def _new_folder(chosen: Sequence[Config | Run]) -> Path:
+    names = "-".join(one.name if isinstance(one, Config) else one.path.name for one in chosen)
+    folder, number = Path("runs") / f"compare-{names}", 1
+    while folder.exists():
+        number += 1
+        folder = Path("runs") / f"compare-{names}-{number}"
+    return folder
+
+
+def _trained(config: Config, path: Path, device: str, progress: bool) -> Run:
+    """Trained now; a comparison that was interrupted goes on where it stopped."""
+    if (path / CONFIG).exists():
+        run = Run.open(path)
+        same = run.config.replace(model=config.model) == config and run.config.model.kind == config.model.kind
+        if not same:
+            raise RunError(f"{str(path)!r} holds a run with other settings: name another folder with -o")
+        return run if run.is_done else fit(config, path, resume=True, device=device, progress=progress)
+    return fit(config, path, device=device, progress=progress)

@@ -1,0 +1,27 @@
+"""Models: `build(config.model)` gives an `nn.Module` from normalised images (B, C, H, W) to logits (B, classes)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from vitreous.config import ModelConfig
+from vitreous.models.cnn import CNN
+from vitreous.models.posts import PostCNN, PostDesign, PostViT
+from vitreous.models.vit import ViT
+
+MODELS: dict[str, type[nn.Module]] = {
+    "vit": ViT,
+    "cnn": CNN,
+    "post-cnn": PostCNN,
+    "post-vit": PostViT,
+    "post-design": PostDesign,
+}
+
+
+def build(config: ModelConfig) -> nn.Module:
+    """A freshly initialised model; seed torch first for a repeatable one."""
+    return MODELS[config.kind](config)
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

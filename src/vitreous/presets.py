@@ -1,0 +1,155 @@
+"""Named whole configurations, a function each: model, data and training. Flags and files override them.
+
+A docstring states what was measured, with its command; what a preset takes from a document says so.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+from vitreous.config import (
+    AugmentConfig,
+    CNNConfig,
+    Config,
+    DataConfig,
+    PostCNNConfig,
+    PostDesignConfig,
+    PostViTConfig,
+    TrainConfig,
+    ViTConfig,
+)
+from vitreous.errors import ConfigError
+
+#: What the small presets share: it suits digits, which may be shifted a little and keep their meaning.
+_SMALL_AUGMENT = AugmentConfig(shift=2, rotate=10, scale=0.1)
+
+
+def vit() -> Config:
+    """The paper's ViT at the posts' geometry: 28×28 images, 7×7 patches, 16 + 1 tokens."""
+    return Config(
+        name="vit",
+        model=ViTConfig(patch_size=7, dim=64, depth=4, num_heads=2, mlp_dim=128),
+        data=DataConfig(augment=_SMALL_AUGMENT),
+        train=TrainConfig(
+            epochs=10, batch_size=128, optimizer="muon", muon_lr=0.02, lr=3e-3, weight_decay=0.05,
+            label_smoothing=0.1, ema_decay=0.995,
+        ),
+    )  # fmt: skip
+
+
+def vit_p4() -> Config:
+    """`vit` with 4×4 patches: 49 + 1 tokens see finer strokes, at about three times the cost."""
+    base = vit()
+    return base.replace(name="vit-p4", model=base.model.replace(patch_size=4))
+
+
+def vit_hybrid() -> Config:
+    """`vit` behind a small conv stem (the paper's hybrid): three stride-2 convolutions leave 4×4 tokens."""
+    base = vit()
+    return base.replace(name="vit-hybrid", model=base.model.replace(patch_size=1, stem_channels=(16, 32, 64)))
+
+
+def cnn() -> Config:
+    """The posts' CNN with the same care as the ViT: augmentation, AdamW, a schedule, EMA."""
+    return Config(
+        name="cnn",
+        model=CNNConfig(),
+        data=DataConfig(augment=_SMALL_AUGMENT),
+        train=TrainConfig(epochs=4, batch_size=128, lr=2e-3, weight_decay=0.05, label_smoothing=0.1, ema_decay=0.99),
+    )
+
+
+# --- the posts, as written: batch 32, NLL, SGD, no augmentation, no EMA. Not given there, so ours: learning rate 0.01,
+# --- no momentum, one epoch for post-vit and post-cnn (SPEC S4 measured that), three for the design table.
+
+_POST_TRAIN = TrainConfig(
+    epochs=1, batch_size=32, optimizer="sgd", lr=0.01, momentum=0.0, weight_decay=0.0, schedule="constant",
+    warmup_fraction=0.0, loss="nll", eval_batch_size=32,
+)  # fmt: skip
+
+
+def post_vit() -> Config:
+    """The post's ViT as written (SPEC S4): attention mixes the images of a batch, never the patches of one image."""
+    return Config(name="post-vit", model=PostViTConfig(), train=_POST_TRAIN)
+
+
+def post_cnn() -> Config:
+    """The post's CNN as written (SPEC S3)."""
+    return Config(name="post-cnn", model=PostCNNConfig(), train=_POST_TRAIN)
+
+
+def post_design() -> Config:
+    """The earlier post's design table as written (SPEC S5): two layers, residuals from the normalised stream."""
+    return Config(name="post-design", model=PostDesignConfig(), train=_POST_TRAIN.replace(epochs=3))
+
+
+# --- the paper's models (Table 1) and DeiT's two smaller ones, at 224 pixels with 1000 classes --------------
+
+
+def _published(name: str, patch_size: int, dim: int, depth: int, num_heads: int) -> Config:
+    return Config(
+        name=name,
+        model=ViTConfig(
+            image_size=224, channels=3, num_classes=1000, patch_size=patch_size, dim=dim, depth=depth,
+            num_heads=num_heads, mlp_dim=4 * dim,
+        ),
+        data=DataConfig(name="", image_size=224, channels=3),
+        # the paper's fine-tuning: SGD, momentum 0.9, no weight decay, batch 512, cosine, clipped at norm 1
+        train=TrainConfig(
+            epochs=10, batch_size=512, optimizer="sgd", lr=0.03, momentum=0.9, weight_decay=0.0, clip_norm=1.0,
+        ),
+    )  # fmt: skip
+
+
+def vit_b16() -> Config:
+    """ViT-B/16 of the paper's Table 1: 86,567,656 parameters."""
+    return _published("vit-b16", 16, 768, 12, 12)
+
+
+def vit_b32() -> Config:
+    """ViT-B/32 of the paper's Table 1."""
+    return _published("vit-b32", 32, 768, 12, 12)
+
+
+def vit_l16() -> Config:
+    """ViT-L/16 of the paper's Table 1: 304,326,632 parameters by the equations (the table prints 307M)."""
+    return _published("vit-l16", 16, 1024, 24, 16)
+
+
+def vit_l32() -> Config:
+    """ViT-L/32 of the paper's Table 1."""
+    return _published("vit-l32", 32, 1024, 24, 16)
+
+
+def vit_h14() -> Config:
+    """ViT-H/14 of the paper's Table 1: 632,045,800 parameters."""
+    return _published("vit-h14", 14, 1280, 32, 16)
+
+
+def vit_ti16() -> Config:
+    """DeiT's tiny model, not the paper's: ViT-Ti/16."""
+    return _published("vit-ti16", 16, 192, 12, 3)
+
+
+def vit_s16() -> Config:
+    """DeiT's small model, not the paper's: ViT-S/16."""
+    return _published("vit-s16", 16, 384, 12, 6)
+
+
+PRESETS: dict[str, Callable[[], Config]] = {
+    function().name: function
+    for function in (
+        vit, vit_p4, vit_hybrid, cnn, post_vit, post_cnn, post_design,
+        vit_b16, vit_b32, vit_l16, vit_l32, vit_h14, vit_ti16, vit_s16,
+    )
+}  # fmt: skip
+
+
+def preset(name: str) -> Config:
+    """The preset of that name, whole."""
+    if name not in PRESETS:
+        close = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ConfigError(f"there is no preset {name!r}; {hint}Choose from {', '.join(PRESETS)}")
+    return PRESETS[name]()

@@ -1,0 +1,265 @@
+"""A run: the plain folder that `train` writes and everything else reads.
+
+config.json · model.safetensors · metrics.jsonl · resume/ (while training) · report/. Every file is written whole or
+not at all; nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import platform
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import vitreous
+from vitreous.config import Config, build_config
+from vitreous.data.datasets import Dataset
+from vitreous.errors import RunError, VitreousError
+from vitreous.preprocess import Preprocessing
+from vitreous.sources import atomic_write_bytes, atomic_write_text
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+FORMAT = 1
+CONFIG, WEIGHTS, METRICS, RESUME = "config.json", "model.safetensors", "metrics.jsonl", "resume"
+_KEPT_CHECKPOINTS = 2  # the newest, and the one before it in case the newest was cut short
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What exact resume needs at one step: named tensors, and plain numbers beside them."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+
+class Run:
+    """One run folder. `config`, `preprocessing`, `class_names` come from config.json, the only source for them."""
+
+    def __init__(self, path: Path, record: dict[str, Any]):
+        self.path = path
+        self.record = record
+        source = str(path / CONFIG)
+        self.config = build_config(Config, record["config"], source=source)
+        self.preprocessing = build_config(Preprocessing, record["preprocessing"], source=source)
+        self.class_names: tuple[str, ...] = tuple(record["data"]["class_names"])
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r}: {self.config.name}, {self.record['status']})"
+
+    # --- making and opening --------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: Path, config: Config, dataset: Dataset, resolved: Mapping[str, Any]) -> Run:
+        """A new folder; an existing one that holds anything is left alone."""
+        path = Path(path)
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise RunError(f"{str(path)!r} exists already: add --resume to go on with it, or name another with -o")
+        record = {
+            "format": FORMAT,
+            "vitreous": vitreous.__version__,
+            "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "status": "training",
+            "config": config.model_dump(mode="json"),
+            "preprocessing": Preprocessing.for_dataset(dataset).model_dump(mode="json"),
+            "data": {
+                "name": dataset.name,
+                "class_names": list(dataset.class_names),
+                "images": {"train": len(dataset.train), "val": len(dataset.val), "test": len(dataset.test)},
+                "checksums": dataset.checksums,
+                "notes": list(dataset.notes),
+            },
+            "resolved": dict(resolved),
+            "versions": versions(),
+        }
+        run = cls(path, record)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot make the run folder {str(path)!r}: {error.strerror}; name another with -o") from None
+        run.write_record()
+        return run
+
+    @classmethod
+    def open(cls, path: Path | str) -> Run:
+        path = Path(path)
+        if not path.is_dir():
+            raise RunError(f"there is no run folder {str(path)!r}; `vitreous train PRESET -o {path}` makes one")
+        return cls(path, _read_record(path / CONFIG))
+
+    def write_record(self) -> None:
+        atomic_write_text(self.path / CONFIG, json.dumps(self.record, indent=2, ensure_ascii=False) + "\n")
+
+    @property
+    def is_done(self) -> bool:
+        return self.record["status"] == "done"
+
+    # --- weights -------------------------------------------------------------------------------------------
+
+    def finish(self, model: nn.Module, results: Mapping[str, Any]) -> None:
+        """Write the weights, then the record that vouches for them; the resume folder is no longer needed."""
+        from safetensors.torch import save
+
+        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()})
+        atomic_write_bytes(self.path / WEIGHTS, data)
+        self.record.update(status="done", results=dict(results), weights={"sha256": hashlib.sha256(data).hexdigest()})
+        self.write_record()
+        shutil.rmtree(self.path / RESUME, ignore_errors=True)
+
+    def load_model(self) -> nn.Module:
+        """The trained model, in eval mode."""
+        from vitreous.models import build
+
+        model = build(self.config.model)
+        tensors = _read_tensors(self._weights_bytes(), self.path / WEIGHTS)
+        try:
+            model.load_state_dict(tensors, strict=True)
+        except RuntimeError as error:
+            detail = " ".join(str(error).split())[:300]
+            raise RunError(
+                f"the weights {str(self.path / WEIGHTS)!r} do not fit the model in {CONFIG}, one of them was edited: {detail}"
+            ) from None
+        return model.eval()
+
+    def _weights_bytes(self) -> bytes:
+        file = self.path / WEIGHTS
+        if not file.is_file():
+            if not self.is_done:
+                raise RunError(f"{str(self.path)!r} has no weights yet: finish it with `vitreous train --resume -o {self.path}`")
+            raise RunError(f"{str(self.path)!r} is missing {WEIGHTS}; train it again, or restore the file")
+        data = file.read_bytes()
+        expected = self.record.get("weights", {}).get("sha256")
+        if expected and hashlib.sha256(data).hexdigest() != expected:
+            raise RunError(f"{str(file)!r} is not the file that was written (its SHA-256 differs from {CONFIG}'s); train again")
+        return data
+
+    # --- metrics -------------------------------------------------------------------------------------------
+
+    def log(self, **values: Any) -> None:
+        """One line of metrics.jsonl."""
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        file = self.path / METRICS
+        if not file.is_file():
+            return []
+        lines = []
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+            try:
+                lines.append(json.loads(line))
+            except json.JSONDecodeError:
+                raise RunError(f"line {number} of {str(file)!r} is not JSON; it was edited or cut short: remove it") from None
+        return lines
+
+    # --- checkpoints: exact resume -------------------------------------------------------------------------
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Tensors first, then the small file that vouches for them by SHA-256; older ones go last."""
+        from safetensors.torch import save
+
+        folder = self.path / RESUME
+        folder.mkdir(exist_ok=True)
+        stem = f"step-{checkpoint.step:09d}"
+        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
+        metrics = self.path / METRICS
+        facts = {
+            **checkpoint.facts,
+            "step": checkpoint.step,
+            "sha256": hashlib.sha256(data).hexdigest(),
+            "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
+        }
+        atomic_write_bytes(folder / f"{stem}.safetensors", data)
+        atomic_write_text(folder / f"{stem}.json", json.dumps(facts))
+        for old in sorted(folder.glob("step-*.json"))[:-_KEPT_CHECKPOINTS]:
+            old.unlink()
+            old.with_suffix(".safetensors").unlink(missing_ok=True)
+
+    def rewind(self) -> Checkpoint | None:
+        """Go back to the newest checkpoint that is whole: metrics.jsonl is cut to what it was then. None: start over."""
+        for file in sorted((self.path / RESUME).glob("step-*.json"), reverse=True):
+            checkpoint = _read_checkpoint(file)
+            if checkpoint is not None:
+                with (self.path / METRICS).open("ab") as metrics:
+                    metrics.truncate(checkpoint.facts["metrics_bytes"])
+                return checkpoint
+        if (self.path / METRICS).exists():
+            (self.path / METRICS).write_bytes(b"")
+        return None
+
+
+def _read_checkpoint(facts_file: Path) -> Checkpoint | None:
+    """None where the file was cut short or its tensors are not the ones it vouches for."""
+    try:
+        facts = json.loads(facts_file.read_text(encoding="utf-8"))
+        data = facts_file.with_suffix(".safetensors").read_bytes()
+        if hashlib.sha256(data).hexdigest() != facts["sha256"]:
+            return None
+        return Checkpoint(facts["step"], _read_tensors(data, facts_file), facts)
+    except (OSError, ValueError, KeyError, VitreousError):
+        return None
+
+
+def _read_tensors(data: bytes, file: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(data)
+    except SafetensorError as error:
+        raise RunError(f"{str(file)!r} is not a whole safetensors file ({error}); train again, or restore the file") from None
+
+
+def _read_record(file: Path) -> dict[str, Any]:
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{str(file.parent)!r} is not a run folder: it has no {CONFIG}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{str(file)!r} cannot be read ({error}); it was edited or cut short: train again") from None
+    if not isinstance(record, dict) or not isinstance(record.get("format"), int):
+        raise RunError(f"{str(file)!r} is not a vitreous run's configuration; train again, or name another run")
+    if record["format"] > FORMAT:
+        raise RunError(
+            f"{str(file)!r} has format {record['format']}, made by vitreous {record.get('vitreous', '?')}; this is"
+            f" {vitreous.__version__}, which reads up to {FORMAT}: pip install --upgrade vitreous"
+        )
+    missing = [key for key in ("config", "preprocessing", "data", "status", "resolved") if key not in record]
+    if missing or "class_names" not in record["data"]:
+        raise RunError(f"{str(file)!r} lacks {', '.join(missing) or 'data.class_names'}; it was edited by hand: train again")
+    return record
+
+
+def new_run_path(config: Config, root: Path = Path("runs")) -> Path:
+    """runs/mnist-vit, or the next free runs/mnist-vit-2, -3, …"""
+    data = re.sub(r"[^A-Za-z0-9]+", "-", Path(config.data.name).stem).strip("-").lower()
+    # a recipe that names its data already (mnist-fast) is not named twice
+    stem = config.name if config.name.startswith(data) else f"{data}-{config.name}"
+    path, number = root / stem, 1
+    while path.exists():
+        number += 1
+        path = root / f"{stem}-{number}"
+    return path
+
+
+def versions() -> dict[str, str]:
+    import numpy
+    import torch
+
+    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
+
+
+BOX = Path(__file__).parent / "box"  # the models that come with the package, as small runs
+
+
+def open_run(path: Path | str | None) -> Run:
+    """The run of that folder; None: the ViT in the box."""
+    return Run.open(BOX / "vit" if path is None else path)

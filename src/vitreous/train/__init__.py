@@ -1,0 +1,1 @@
+"""Training: one loop for scratch, fine-tuning, resume and many processes."""

@@ -1,0 +1,82 @@
+"""The processes of one training: torch's own engine (torchrun, gloo or NCCL, DDP), and nothing where there is one."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Group:
+    """This process's place among all; every method is a no-op or the identity for a single process."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_world_size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Gradients averaged over the processes during the backward pass."""
+        if self.world_size == 1:
+            return model
+        return nn.parallel.DistributedDataParallel(model)
+
+    def barrier(self) -> None:
+        if self.world_size > 1:
+            dist.barrier()
+
+    def sum(self, values: list[float]) -> list[float]:
+        if self.world_size == 1:
+            return values
+        total = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(total)
+        return total.tolist()
+
+    def any(self, condition: bool) -> bool:
+        return self.sum([float(condition)])[0] > 0
+
+    def broadcast_int(self, value: int) -> int:
+        """Rank 0's value, everywhere."""
+        if self.world_size == 1:
+            return value
+        tensor = torch.tensor(value)
+        dist.broadcast(tensor, src=0)
+        return int(tensor)
+
+    def gather(self, rows: Tensor) -> Tensor:
+        """The rows of all ranks, in rank order, however many each has."""
+        if self.world_size == 1:
+            return rows
+        counts = [int(n) for n in self._gather_equal(torch.tensor([len(rows)]))]
+        padded = rows.new_zeros(max(counts), *rows.shape[1:])
+        padded[: len(rows)] = rows
+        parts = self._gather_equal(padded).split(max(counts))
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    def _gather_equal(self, rows: Tensor) -> Tensor:
+        parts = [torch.empty_like(rows) for _ in range(self.world_size)]
+        dist.all_gather(parts, rows)
+        return torch.cat(parts)
+
+
+@contextlib.contextmanager
+def group() -> Iterator[Group]:
+    """Join the processes that torchrun started (it says so in the environment), or stand alone."""
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        yield Group()
+        return
+    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    try:
+        yield Group(dist.get_rank(), world_size, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,465 @@
+"""`fit(config)` → a Run: from scratch, resumed, or on many processes; one loop.
+
+Shapes: B images of a batch, on this rank. Everything random is a function of the configuration's seed, the epoch and
+the image, or comes from torch's generator, which checkpoints carry: a run killed at any step and resumed ends with the
+same bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous import cpu
+from vitreous.config import Config
+from vitreous.data.augment import augment
+from vitreous.data.batches import Plan
+from vitreous.data.datasets import Dataset, load_dataset
+from vitreous.errors import ConfigError, RunError, VitreousError
+from vitreous.models import build
+from vitreous.prediction import Evaluation, compute_logits, evaluate_model
+from vitreous.preprocess import Preprocessing
+from vitreous.runs import Checkpoint, Run, new_run_path
+from vitreous.train import distributed
+from vitreous.train.optim import AveragedWeights, lr_factor, make_optimizers
+from vitreous.train.progress import Reporter, Silent, reporter
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
+
+
+class TrainingInterrupted(VitreousError):
+    """Ctrl-C or SIGTERM: everything up to here is saved."""
+
+    def __init__(self, message: str, signal_number: int):
+        super().__init__(message)
+        self.exit_code = 128 + signal_number
+
+
+def fit(
+    config: Config,
+    out: Path | str | None = None,
+    *,
+    resume: bool = False,
+    device: str = "auto",
+    progress: bool = True,
+    tensorboard: bool = False,
+) -> Run:
+    """Train as `config` says, into the run folder `out` (default: runs/DATA-NAME).
+
+    With `resume`, `out` is an unfinished run: its own configuration counts, and it goes on where it stopped.
+    """
+    with distributed.group() as group:
+        run, dataset = _open_or_create(config, out, resume, device, group)
+        if run.is_done:
+            return run
+        trainer = Trainer(run, dataset, group)
+        title = f"{run.config.name} on {dataset.name}"
+        show: Reporter = reporter(title) if progress and group.is_main else Silent()
+        board = _tensorboard(run.path) if tensorboard and group.is_main else None
+        try:
+            with show:
+                trainer.train(show, board)
+        finally:
+            if board is not None:
+                board.close()
+    return Run.open(run.path)
+
+
+def fit_to_data(config: Config, dataset: Dataset) -> Config:
+    """The configuration with image size, channels and classes taken from the data."""
+    model = config.model.replace(
+        image_size=dataset.image_size, channels=dataset.channels, num_classes=dataset.num_classes
+    )
+    return config.replace(model=model)
+
+
+def _open_or_create(
+    config: Config, out: Path | str | None, resume: bool, device: str, group: distributed.Group
+) -> tuple[Run, Dataset]:
+    if resume:
+        if out is None:
+            raise RunError("--resume needs the run to go on with: name it with -o RUN")
+        run = Run.open(out)
+        dataset = load_dataset(run.config.data)
+        if dataset.checksums != run.record["data"]["checksums"]:
+            raise RunError(f"the data {dataset.name!r} changed since {str(run.path)!r} was started; train a new run")
+        return run, dataset
+    if not config.data.name:
+        raise ConfigError(f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)")
+    dataset = load_dataset(config.data)
+    config = fit_to_data(config, dataset)
+    resolved = _resolve(config, dataset, device, group)
+    path = Path(out) if out is not None else new_run_path(config)
+    run = None
+    if group.is_main:
+        run = Run.create(path, config, dataset, resolved)
+    group.barrier()
+    return run or Run.open(path), dataset
+
+
+def _resolve(config: Config, dataset: Dataset, device: str, group: distributed.Group) -> dict[str, Any]:
+    """Settle, once, what depends on the machine: stored in the run and reused on resume."""
+    train = config.train
+    if train.precision == "bfloat16" and not cpu.bfloat16_works():
+        raise ConfigError(
+            "train.precision='bfloat16' does not run on this CPU: it advertises the instructions, and a matrix product"
+            " in a child process crashed; use --set train.precision=float32"
+        )
+    batch_size = min(train.batch_size, len(dataset.train))
+    if batch_size % group.world_size:
+        raise ConfigError(
+            f"train.batch_size={batch_size} cannot be shared equally by {group.world_size} processes;"
+            f" use a multiple of {group.world_size}"
+        )
+    threads = cpu.prepare(train.threads or max(1, cpu.available_cores() // group.local_world_size))
+    plan = Plan(len(dataset.train), batch_size, config.seed)
+    steps = max(1, round(train.epochs * plan.steps_per_epoch))
+    resolved: dict[str, Any] = {
+        "device": _pick_device(device),
+        "threads": threads,
+        "world_size": group.world_size,
+        "batch_size": batch_size,
+        "steps": steps,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "compile": train.compile,
+        "hardware": cpu.hardware(),
+    }
+    if train.budget_seconds is not None:
+        seconds = _seconds_per_step(config, dataset, resolved)
+        resolved["steps"] = group.broadcast_int(max(1, int(train.budget_seconds / seconds)))
+        resolved["seconds_per_step"] = seconds
+    return resolved
+
+
+def _pick_device(device: str) -> str:
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if available[name])
+    if device not in available:
+        raise ConfigError(f"--device {device!r}: choose from auto, cpu, cuda, mps")
+    if not available[device]:
+        raise ConfigError(f"--device {device!r} is not available here; use --device cpu, or auto")
+    return device
+
+
+def _seconds_per_step(config: Config, dataset: Dataset, resolved: dict[str, Any]) -> float:
+    """A few steps on a model that is thrown away: what one costs here and now."""
+    trial = _Stepper(config, dataset, resolved, distributed.Group())
+    plan = Plan(len(dataset.train), resolved["batch_size"], config.seed)
+    times = []
+    for step, epoch, indices in plan.steps(0, 12):
+        start = time.perf_counter()
+        trial.step(step, epoch, indices)
+        times.append(time.perf_counter() - start)
+    return sorted(times[2:])[len(times[2:]) // 2]
+
+
+class _Stepper:
+    """The model, its optimizers and one training step."""
+
+    def __init__(self, config: Config, dataset: Dataset, resolved: dict[str, Any], group: distributed.Group):
+        self.config, self.dataset, self.resolved = config, dataset, resolved
+        train = config.train
+        self.device = torch.device(resolved["device"])
+        self.dtype = _DTYPES[train.precision]
+        self.preprocessing = Preprocessing.for_dataset(dataset)
+        torch.manual_seed(config.seed)  # the same start on every rank
+        self.model = build(config.model).to(self.device, self.dtype)
+        self.optimizers = make_optimizers(self.model, train)
+        self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
+        self.averaged: AveragedWeights | None = None
+        if train.ema_decay:
+            self.averaged = AveragedWeights(self.model, copy.deepcopy(self.model), train.ema_decay)
+        torch.manual_seed(config.seed * 7919 + group.rank + 1)  # dropout differs between ranks
+        callable_model = group.wrap(self.model)
+        self.forward = torch.compile(callable_model) if resolved["compile"] else callable_model
+        self.lr = 0.0
+
+    @property
+    def kept_model(self) -> nn.Module:
+        """The weights that are evaluated and saved."""
+        return self.averaged.averaged if self.averaged is not None else self.model
+
+    def step(self, step: int, epoch: int, indices: Tensor) -> tuple[float, int]:
+        """One optimizer step on these images; (loss, how many were answered rightly), both on this rank."""
+        config, train = self.config, self.config.train
+        images, labels = self.batch(epoch, indices)
+        self.model.train()
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=train.precision == "bfloat16"):
+            logits = self.forward(images)
+            if train.loss == "nll":
+                loss = F.nll_loss(logits, labels)
+            else:
+                loss = F.cross_entropy(logits.float() if train.precision == "bfloat16" else logits, labels,
+                                       label_smoothing=train.label_smoothing)  # fmt: skip
+        value = loss.item()
+        self._set_lr(lr_factor(step, self.resolved["steps"], train))
+        if not torch.isfinite(loss):
+            raise FloatingPointError(f"{value}")
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if train.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        if self.averaged is not None:
+            self.averaged.update(step)
+        return value, int((logits.argmax(dim=1) == labels).sum())
+
+    def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Augmented, normalised images (B, C, H, W) and labels (B,)."""
+        train = self.dataset.train
+        pixels = train.images[indices]
+        if self.config.data.augment != type(self.config.data.augment)():
+            pixels = augment(pixels.float() / 255, indices, self.config.data.augment, self.config.seed, epoch)
+        images = self.preprocessing.to_input(pixels)
+        return images.to(self.device, self.dtype), train.labels[indices].to(self.device)
+
+    def _set_lr(self, factor: float) -> None:
+        for optimizer, peaks in zip(self.optimizers, self.peak_lrs, strict=True):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * factor
+        self.lr = self.config.train.lr * factor
+
+
+@dataclass
+class _Window:
+    """Sums over this rank's images since the last line of metrics.jsonl."""
+
+    loss: float = 0.0
+    correct: float = 0
+    images: float = 0
+    started: float = field(default_factory=time.perf_counter)
+
+    def add(self, loss: float, correct: int, images: int) -> None:
+        self.loss += loss * images
+        self.correct += correct
+        self.images += images
+
+
+class Trainer:
+    """Carries a run from where it is to its end."""
+
+    def __init__(self, run: Run, dataset: Dataset, group: distributed.Group):
+        self.run, self.dataset, self.group = run, dataset, group
+        self.config, self.resolved = run.config, run.record["resolved"]
+        if group.world_size != self.resolved["world_size"]:
+            raise RunError(
+                f"{str(run.path)!r} was started with {self.resolved['world_size']} processes, not {group.world_size}:"
+                " resume with as many"
+            )
+        cpu.prepare(self.resolved["threads"])
+        self.stepper = _Stepper(self.config, dataset, self.resolved, group)
+        self.plan = Plan(
+            len(dataset.train), self.resolved["batch_size"], self.config.seed, group.rank, group.world_size
+        )
+        self.window = _Window()
+        self.elapsed_before = 0.0  # seconds spent before this process took over
+        self.started = time.perf_counter()
+        self.checkpointed = time.perf_counter()
+
+    @property
+    def elapsed_seconds(self) -> float:
+        return self.elapsed_before + time.perf_counter() - self.started
+
+    def train(self, show: Reporter, board: Any) -> None:
+        total = self.resolved["steps"]
+        start = self._restore()
+        self.started = self.checkpointed = time.perf_counter()
+        self.window.started = self.started
+        with _signals() as signals:
+            for step, epoch, indices in self.plan.steps(start, total):
+                loss, correct = self._guarded_step(step, epoch, indices)
+                done = step + 1
+                self.window.add(loss, correct, len(indices))
+                if done % self.config.train.log_every == 0 or done == total:
+                    self._log_window(done, show, board)
+                if done % self.plan.steps_per_epoch == 0 or done == total:
+                    self._validate(done, show, board)
+                stop = self.group.any(signals.received is not None)
+                due = time.perf_counter() - self.checkpointed >= self.config.train.checkpoint_seconds
+                if stop or (done < total and self.group.any(due)):
+                    self._save(done)
+                if stop:
+                    raise TrainingInterrupted(
+                        f"stopped at step {done} of {total}, saved; go on with: vitreous train --resume -o {self.run.path}",
+                        signals.received or signal.SIGTERM,
+                    )
+        self._finish(show)
+
+    def _guarded_step(self, step: int, epoch: int, indices: Tensor) -> tuple[float, int]:
+        try:
+            return self.stepper.step(step, epoch, indices)
+        except FloatingPointError as error:
+            saved = sorted((self.run.path / "resume").glob("step-*.json"))
+            last = f"the last good checkpoint is step {int(saved[-1].stem[5:])}" if saved else "there is no checkpoint yet"
+            raise RunError(
+                f"the loss became {error} at step {step} (learning rate {self.stepper.lr:.3g}); the weights were not"
+                f" changed by it, and {last} in {str(self.run.path)!r}: lower train.lr, or set train.clip_norm=1"
+            ) from None
+
+    def _log_window(self, done: int, show: Reporter, board: Any) -> None:
+        loss_sum, correct, images = self.group.sum([self.window.loss, self.window.correct, self.window.images])
+        loss, accuracy = loss_sum / images, correct / images
+        rate = images / (time.perf_counter() - self.window.started)
+        self.window = _Window()
+        if self.group.is_main:
+            self.run.log(
+                event="train", step=done, epoch=done / self.plan.steps_per_epoch, loss=loss, accuracy=accuracy,
+                lr=self.stepper.lr, images_per_second=rate, elapsed_seconds=self.elapsed_seconds,
+            )  # fmt: skip
+        show.step(done, self.resolved["steps"], loss, accuracy, rate)
+        if board is not None:
+            for name, value in (("loss", loss), ("accuracy", accuracy), ("lr", self.stepper.lr)):
+                board.add_scalar(f"train/{name}", value, done)
+
+    def _validate(self, done: int, show: Reporter, board: Any) -> None:
+        if not len(self.dataset.val):
+            return
+        evaluation = self._evaluate(self.dataset.val.images, self.dataset.val.labels)
+        if not self.group.is_main:
+            return
+        self.run.log(
+            event="val", step=done, epoch=done / self.plan.steps_per_epoch, loss=evaluation.nll,
+            accuracy=evaluation.accuracy, elapsed_seconds=self.elapsed_seconds,
+        )  # fmt: skip
+        show.say(
+            f"epoch {done / self.plan.steps_per_epoch:g}: validation accuracy {evaluation.accuracy:.2%},"
+            f" loss {evaluation.nll:.4f}, {self.elapsed_seconds:.0f} s"
+        )
+        if board is not None:
+            board.add_scalar("val/loss", evaluation.nll, done)
+            board.add_scalar("val/accuracy", evaluation.accuracy, done)
+
+    def _evaluate(self, images: Tensor, labels: Tensor) -> Evaluation:
+        """Exact on any number of processes: each answers its own share, none twice."""
+        share = images.tensor_split(self.group.world_size)[self.group.rank]
+        logits = compute_logits(
+            self.stepper.kept_model, share, self.stepper.preprocessing, self.config.train.eval_batch_size
+        )
+        return Evaluation(self.group.gather(logits).numpy(), labels.numpy())
+
+    # --- saving and restoring ------------------------------------------------------------------------------
+
+    def _save(self, done: int) -> None:
+        generators = self.group.gather(torch.get_rng_state()[None])  # one row a rank
+        window = self.group.sum([self.window.loss, self.window.correct, self.window.images])
+        if self.group.is_main:
+            tensors = {f"model.{name}": value for name, value in self.stepper.model.state_dict().items()}
+            if self.stepper.averaged is not None:
+                kept = self.stepper.averaged.averaged.state_dict()
+                tensors |= {f"averaged.{name}": value for name, value in kept.items()}
+            tensors |= self._optimizer_tensors()
+            tensors["generators"] = generators
+            # two names may share one tensor; safetensors wants each stored once
+            copies = {name: value.clone() for name, value in tensors.items()}
+            facts = {"elapsed_seconds": self.elapsed_seconds, "window": window}
+            self.run.save_checkpoint(Checkpoint(done, copies, facts))
+        self.checkpointed = time.perf_counter()
+
+    def _restore(self) -> int:
+        """The step to go on from: 0 for a new run."""
+        checkpoint = self.run.rewind() if self.group.is_main else None
+        self.group.barrier()
+        if not self.group.is_main:
+            checkpoint = self.run.rewind()
+        if checkpoint is None:
+            return 0
+        tensors = checkpoint.tensors
+        self.stepper.model.load_state_dict(_with_prefix(tensors, "model."))
+        if self.stepper.averaged is not None:
+            self.stepper.averaged.averaged.load_state_dict(_with_prefix(tensors, "averaged."))
+        self._restore_optimizers(tensors)
+        torch.set_rng_state(tensors["generators"][self.group.rank].clone())
+        self.elapsed_before = checkpoint.facts["elapsed_seconds"]
+        if self.group.is_main:  # the sums of all ranks were saved as one
+            self.window = _Window(*checkpoint.facts["window"])
+        return checkpoint.step
+
+    def _optimizer_tensors(self) -> dict[str, Tensor]:
+        """optimizer.NUMBER.PARAMETER.KEY → tensor, for every optimizer."""
+        names = {parameter: name for name, parameter in self.stepper.model.named_parameters()}
+        return {
+            f"optimizer.{number}.{names[parameter]}.{key}": torch.as_tensor(value)
+            for number, optimizer in enumerate(self.stepper.optimizers)
+            for parameter, state in optimizer.state.items()
+            for key, value in state.items()
+            if value is not None
+        }
+
+    def _restore_optimizers(self, tensors: dict[str, Tensor]) -> None:
+        parameters = dict(self.stepper.model.named_parameters())
+        for number, optimizer in enumerate(self.stepper.optimizers):
+            for path, value in _with_prefix(tensors, f"optimizer.{number}.").items():
+                name, _, key = path.rpartition(".")
+                optimizer.state[parameters[name]][key] = value.to(self.stepper.device)
+
+    def _finish(self, show: Reporter) -> None:
+        """The test set is read here, once, with the weights that are kept."""
+        train_seconds = self.elapsed_seconds
+        test = self._evaluate(self.dataset.test.images, self.dataset.test.labels)
+        if self.group.is_main:
+            steps = self.resolved["steps"]
+            results = {
+                **test.summary(),
+                "train_seconds": train_seconds,
+                "images_per_second": steps * self.resolved["batch_size"] / train_seconds,
+            }
+            self.run.log(
+                event="test", step=steps, epoch=steps / self.plan.steps_per_epoch, loss=test.nll,
+                accuracy=test.accuracy, elapsed_seconds=train_seconds,
+            )  # fmt: skip
+            self.run.finish(self.stepper.kept_model, {"test": results})
+            show.say(f"test accuracy {test.accuracy:.2%} ({test.correct} of {test.count}), {train_seconds:.0f} s of training")
+        self.group.barrier()
+
+
+def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+@dataclass
+class _Signals:
+    received: int | None = None
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_Signals]:
+    """Turn the first Ctrl-C or SIGTERM into a flag that the loop sees between steps; a second one is immediate."""
+    state = _Signals()
+    if threading.current_thread() is not threading.main_thread():
+        yield state
+        return
+
+    def receive(number: int, _frame: object) -> None:
+        state.received = number
+        signal.signal(number, previous[number])
+
+    previous = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield state
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _tensorboard(path: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        from vitreous.errors import MissingExtraError
+
+        raise MissingExtraError("tensorboard", "tensorboard", "--tensorboard") from None
+    return SummaryWriter(str(path / "tensorboard"))

@@ -1,0 +1,130 @@
+"""Optimizers, schedules and averaged weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from vitreous.config import TrainConfig
+
+
+def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
+    """Bring the singular values of a stack of matrices (…, rows, columns) close to 1, by Newton–Schulz in fp32.
+
+    The quintic's coefficients are Jordan et al.'s (Muon, 2024). torch's own Muon casts to bf16, which is slow on most
+    CPUs and crashes on some; a stack lets all layers of one shape share each product.
+    """
+    a, b, c = 3.4445, -4.7750, 2.0315
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if tall else matrices
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
+    for _ in range(steps):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.mT if tall else x
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, orthogonalised: each matrix moves by about `lr` in every direction it has.
+
+    `splits` says how many matrices are stacked in a parameter (3 for a fused qkv): each is orthogonalised on its own.
+    """
+
+    def __init__(self, params: list[tuple[nn.Parameter, int]], lr: float, momentum: float, weight_decay: float):
+        by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
+        for parameter, splits in params:
+            by_shape.setdefault((splits, *parameter.shape), []).append(parameter)
+        groups = [{"params": members, "splits": shape[0]} for shape, members in by_shape.items()]
+        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "splits": 1})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            members: list[nn.Parameter] = [p for p in group["params"] if p.grad is not None]
+            if not members:
+                continue
+            for parameter in members:
+                if "momentum" not in self.state[parameter]:
+                    self.state[parameter]["momentum"] = torch.zeros_like(parameter)
+            velocity: list[Tensor] = [self.state[p]["momentum"] for p in members]
+            gradients = [p.grad for p in members]
+            torch._foreach_lerp_(velocity, gradients, 1 - group["momentum"])
+            looked_ahead = torch._foreach_lerp(gradients, velocity, group["momentum"])  # Nesterov
+            rows, columns = members[0].shape
+            splits = group["splits"]
+            stack = torch.stack(list(looked_ahead)).view(len(members) * splits, rows // splits, columns)
+            updates = orthogonalise(stack).reshape(len(members), rows, columns)
+            scale = math.sqrt(max(1.0, rows / splits / columns))
+            torch._foreach_mul_(members, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(members, list(updates.unbind(0)), alpha=-group["lr"] * scale)
+
+
+def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
+    """The optimizers of a recipe; weight decay acts on matrices only, never on biases, norms, class token, positions."""
+    named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    if config.optimizer == "muon":
+        blocks = [(p, 3 if name.endswith("qkv.weight") else 1) for name, p in named if _is_block_matrix(name, p)]
+        rest = [(name, p) for name, p in named if not _is_block_matrix(name, p)]
+        adamw = _adamw(rest, config)
+        if not blocks:  # nothing to orthogonalise in a model without transformer blocks
+            return [adamw]
+        return [Muon(blocks, config.muon_lr, config.momentum, config.weight_decay), adamw]
+    if config.optimizer == "sgd":
+        groups = _decay_groups(named, config.weight_decay)
+        return [torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)]
+    return [_adamw(named, config)]
+
+
+def _is_block_matrix(name: str, parameter: nn.Parameter) -> bool:
+    return "blocks." in name and parameter.ndim == 2 and not name.endswith("rel_pos")
+
+
+def _adamw(named: list[tuple[str, nn.Parameter]], config: TrainConfig) -> torch.optim.Optimizer:
+    groups = _decay_groups(named, config.weight_decay)
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+
+
+def _decay_groups(named: Iterable[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, object]]:
+    def is_matrix(name: str, p: nn.Parameter) -> bool:
+        return p.ndim >= 2 and not any(part in name for part in ("cls_token", "pos_embed", "rel_pos"))
+
+    named = list(named)
+    decayed = [p for name, p in named if is_matrix(name, p)]
+    spared = [p for name, p in named if not is_matrix(name, p)]
+    return [
+        {"params": params, "weight_decay": decay} for params, decay in ((decayed, weight_decay), (spared, 0.0)) if params
+    ]
+
+
+def lr_factor(step: int, total_steps: int, config: TrainConfig) -> float:
+    """The share of the peak learning rate at `step`: a linear warm-up, then the schedule's descent to `final_lr`."""
+    warmup_steps = round(config.warmup_fraction * total_steps)
+    if step < warmup_steps:
+        return (step + 1) / warmup_steps
+    progress = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+    if config.schedule == "constant":
+        return 1.0
+    remaining = 1 - progress if config.schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
+    return config.final_lr + (1 - config.final_lr) * remaining
+
+
+class AveragedWeights:
+    """An exponential moving average of a model's parameters, kept as a second model that is evaluated and saved.
+
+    Early on the decay is smaller, so that the average forgets the random start.
+    """
+
+    def __init__(self, model: nn.Module, averaged: nn.Module, decay: float):
+        self.model, self.averaged, self.decay = model, averaged, decay
+        for parameter in averaged.parameters():
+            parameter.requires_grad_(False)
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(list(self.averaged.parameters()), list(self.model.parameters()), 1 - decay)
+        for ours, theirs in zip(self.averaged.buffers(), self.model.buffers(), strict=True):
+            ours.copy_(theirs)
