@@ -42,7 +42,9 @@ def augment(images: Tensor, indices: Tensor, config: AugmentConfig, seed: int, e
         return images
     random = uniforms(seed, epoch, indices, 9 + (_ELASTIC_POINTS if config.elastic else 0))
     if geometric:
-        grid = F.affine_grid(_inverse_affine(random, config, images.shape[-2:]), list(images.shape), align_corners=False)
+        grid = F.affine_grid(
+            _inverse_affine(random, config, images.shape[-2:]), list(images.shape), align_corners=False
+        )
         if config.elastic:
             grid = grid + _elastic(random[:, 9:], config.elastic, images.shape[-2:])
         images = F.grid_sample(images, grid.to(images.dtype), padding_mode="zeros", align_corners=False)

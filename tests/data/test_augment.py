@@ -1,0 +1,107 @@
+"""Augmentation: a pure function of seed, epoch and image; each amount does what its name says."""
+
+import pytest
+import torch
+
+from vitreous.config import AugmentConfig
+from vitreous.data.augment import augment, uniforms
+from vitreous.data.batches import Plan
+
+EVERYTHING = AugmentConfig(shift=2, rotate=15, scale=0.1, shear=5, elastic=1.5, erase=0.2, flip=True)
+
+
+def images(count=32, channels=1, height=28, width=28):
+    return torch.rand(count, channels, height, width, generator=torch.Generator().manual_seed(0))
+
+
+def test_it_does_not_depend_on_the_batch():
+    pictures, indices = images(), torch.arange(100, 132)
+    whole = augment(pictures, indices, EVERYTHING, seed=3, epoch=5)
+    order = torch.randperm(32, generator=torch.Generator().manual_seed(1))
+    parts = [augment(pictures[part], indices[part], EVERYTHING, seed=3, epoch=5) for part in order.split(7)]
+    torch.testing.assert_close(torch.cat(parts), whole[order], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("change", [{"seed": 4}, {"epoch": 6}])
+def test_it_changes_with_seed_and_epoch(change):
+    arguments = {"seed": 3, "epoch": 5}
+    first = augment(images(), torch.arange(32), EVERYTHING, **arguments)
+    second = augment(images(), torch.arange(32), EVERYTHING, **(arguments | change))
+    assert (first - second).abs().mean() > 0.05
+
+
+def test_nothing_asked_nothing_done():
+    pictures = images()
+    assert augment(pictures, torch.arange(32), AugmentConfig(), 0, 0) is pictures
+
+
+def test_uniforms_are_uniform_and_independent():
+    numbers = uniforms(0, 0, torch.arange(20_000), 4)
+    assert numbers.min() >= 0
+    assert numbers.max() < 1
+    assert torch.allclose(numbers.mean(0), torch.full((4,), 0.5), atol=0.01)
+    assert torch.allclose(numbers.var(0), torch.full((4,), 1 / 12), atol=0.003)
+    correlation = torch.corrcoef(torch.cat([numbers, uniforms(0, 1, torch.arange(20_000), 4)], dim=1).T)
+    assert (correlation - torch.eye(8)).abs().max() < 0.03
+
+
+def test_shift_moves_by_at_most_the_pixels_asked_for():
+    dot = torch.zeros(200, 1, 28, 28)
+    dot[:, :, 14, 10] = 1
+    moved = augment(dot, torch.arange(200), AugmentConfig(shift=3), 0, 0)[:, 0]
+    rows = (moved.sum(2) * torch.arange(28)).sum(1) - 14
+    columns = (moved.sum(1) * torch.arange(28)).sum(1) - 10
+    for offset in (rows, columns):
+        assert offset.abs().max() <= 3 + 1e-4
+        assert offset.abs().max() > 2.5
+        assert offset.mean().abs() < 0.4
+
+
+def test_rotation_keeps_shapes_on_images_that_are_not_square():
+    """A disc stays a disc: the angle is taken in pixels, not in units of each side."""
+    rows, columns = torch.meshgrid(torch.arange(24.0), torch.arange(48.0), indexing="ij")
+    disc = (((rows - 11.5) ** 2 + (columns - 23.5) ** 2) < 64).float().expand(50, 1, 24, 48)
+    turned = augment(disc, torch.arange(50), AugmentConfig(rotate=45), 0, 0)
+    assert (turned - disc).abs().mean() < 0.02
+
+
+def test_flip_mirrors_about_half_of_the_images():
+    pictures = images(200)
+    flipped = augment(pictures, torch.arange(200), AugmentConfig(flip=True), 0, 0)
+    mirrored = ((flipped - pictures.flip(-1)).abs().amax(dim=(1, 2, 3)) < 1e-5).sum()
+    same = ((flipped - pictures).abs().amax(dim=(1, 2, 3)) < 1e-5).sum()
+    assert mirrored + same == 200
+    assert 70 < mirrored < 130
+
+
+def test_erase_blanks_a_square_of_that_share():
+    blanked = augment(torch.ones(300, 1, 28, 28), torch.arange(300), AugmentConfig(erase=0.25), 0, 0)
+    holes = (blanked == 0).flatten(1).sum(1)
+    assert 100 < (holes > 0).sum() < 200
+    assert holes.max() <= 8 * 8
+
+
+def test_elastic_bends_without_moving_the_whole():
+    pictures = images(64)
+    bent = augment(pictures, torch.arange(64), AugmentConfig(elastic=2), 0, 0)
+    assert bent.shape == pictures.shape
+    assert (bent - pictures).abs().mean() > 0.02
+    assert torch.isfinite(bent).all()
+
+
+def test_an_epoch_shows_every_image_at_most_once_and_ranks_share_each_batch():
+    plan = Plan(num_images=103, batch_size=10, seed=1)
+    shown = torch.cat([indices for _, epoch, indices in plan.steps(0, 10) if epoch == 0])
+    assert len(shown) == 100
+    assert len(shown.unique()) == 100
+    ranks = [Plan(103, 10, 1, rank, 2) for rank in (0, 1)]
+    for (_, _, whole), *shares in zip(plan.steps(0, 25), *(rank.steps(0, 25) for rank in ranks), strict=True):
+        assert torch.equal(torch.cat([indices for _, _, indices in shares]), whole)
+
+
+def test_a_plan_goes_on_where_it_stopped():
+    plan = Plan(num_images=103, batch_size=10, seed=1)
+    whole = list(plan.steps(0, 30))
+    rest = list(plan.steps(17, 30))
+    assert all(torch.equal(a[2], b[2]) and a[:2] == b[:2] for a, b in zip(whole[17:], rest, strict=True))
+    assert not torch.equal(plan.order(0), plan.order(1))

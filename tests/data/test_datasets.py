@@ -1,0 +1,408 @@
+"""Data sets: what is loaded, how it is cut, and what a person is told when it cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import struct
+import time
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from vitreous.config import DataConfig
+from vitreous.data.datasets import KNOWN, Dataset, Split, describe, duplicates_between, fetch, load_dataset, verify
+from vitreous.data.sheet import contact_sheet
+from vitreous.data.splits import cut, keep_per_class
+from vitreous.errors import DataError
+
+RNG = np.random.default_rng(0)
+MISSING_NETWORK = "out of reach: "
+
+
+def load(name: object, **options: object) -> Dataset:
+    return load_dataset(DataConfig(name=str(name), **options))  # type: ignore[arg-type]
+
+
+# --- known by name -----------------------------------------------------------------------------------------------
+
+
+def test_mnist(mnist: Dataset) -> None:
+    assert mnist.train.images.shape[1:] == (1, 28, 28)
+    assert len(mnist.train) + len(mnist.val) == 60_000
+    assert len(mnist.test) == 10_000
+    assert (mnist.image_size, mnist.channels, mnist.num_classes) == ((28, 28), 1, 10)
+    assert mnist.test.labels[:10].tolist() == [7, 2, 1, 0, 4, 1, 4, 9, 5, 9]
+    assert (mnist.mean, mnist.std, mnist.polarity) == ((0.1307,), (0.3081,), "light-on-dark")
+    pixels = mnist.train.images.float() / 255
+    assert pixels.mean().item() == pytest.approx(0.1307, abs=2e-4)
+    assert pixels.std().item() == pytest.approx(0.3081, abs=2e-4)
+    assert len(mnist.checksums) == 4
+
+
+def test_mnist_loads_from_the_cache_in_well_under_a_second(mnist: Dataset) -> None:
+    start = time.process_time()  # of this process: others may keep the cores busy
+    again = load("mnist")
+    assert time.process_time() - start < 0.7
+    assert torch.equal(again.val.images, mnist.val.images)
+
+
+def test_fashion_and_cifar() -> None:
+    for name, shape, first in (
+        ("fashion-mnist", (1, 28, 28), ["Ankle boot", "Pullover", "Trouser"]),
+        ("cifar10", (3, 32, 32), ["cat", "ship", "ship"]),
+    ):
+        try:
+            data = load(name)
+        except DataError as error:
+            pytest.skip(MISSING_NETWORK + str(error))
+        assert data.test.images.shape == (10_000, *shape)
+        assert [data.class_names[label] for label in data.test.labels[:3]] == first
+        pixels = data.train.images[::7].float() / 255
+        torch.testing.assert_close(pixels.mean((0, 2, 3)), torch.tensor(data.mean), atol=5e-3, rtol=0)
+        torch.testing.assert_close(pixels.std((0, 2, 3)), torch.tensor(data.std), atol=5e-3, rtol=0)
+
+
+def test_digits_need_no_network_and_look_like_mnist(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITREOUS_OFFLINE", "1")
+    assert digits.train.images.shape[1:] == (1, 28, 28)
+    assert len(digits.train) + len(digits.val) + len(digits.test) == 1797
+    assert (len(digits.train) + len(digits.val), len(digits.test)) == (
+        KNOWN["digits"].train_images, KNOWN["digits"].test_images,
+    )  # fmt: skip
+    assert any("upscaled from 8×8 to 28×28" in note for note in digits.notes)
+    assert digits.mean[0] == pytest.approx(0.1307, abs=0.02)
+    rows = torch.arange(28.0)
+    centres = (digits.train.images[:, 0].float().sum(2) @ rows) / digits.train.images.float().sum((1, 2, 3))
+    assert ((centres > 13) & (centres < 15)).all()
+
+
+def test_digits_keep_their_test_set_whatever_the_split_seed(digits: Dataset) -> None:
+    other = load("digits", split_seed=5)
+    assert torch.equal(other.test.images, digits.test.images)
+    assert not torch.equal(other.val.images, digits.val.images)
+
+
+def test_the_table_of_known_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
+    assert list(KNOWN) == ["mnist", "fashion-mnist", "cifar10", "digits"]
+    assert describe("digits").cached
+    assert not describe("mnist").cached
+    assert describe("mnist").where == str(tmp_path / "mnist")
+    assert set(verify("mnist").values()) == {"missing"}
+    assert verify("digits") == {}
+    assert fetch("digits") is None
+    with pytest.raises(DataError, match="did you mean mnist"):
+        fetch("mnits")
+
+
+def test_mnist_can_be_put_into_an_offline_cache_by_hand(
+    mnist: Dataset, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    original = Path(describe("mnist").where)
+    monkeypatch.setenv("VITREOUS_OFFLINE", "1")
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
+    with pytest.raises(DataError, match=f"into {tmp_path / 'mnist'} by hand"):
+        load("mnist")
+    for file in verify("mnist"):
+        (tmp_path / "mnist" / f"{file}.gz").write_bytes(gzip.compress((original / file).read_bytes(), 1))
+    assert torch.equal(load("mnist").test.images, mnist.test.images)
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("mnsit", r"no data set 'mnsit' \(did you mean mnist"),
+        ("", "no data set is named; expected mnist, fashion-mnist, cifar10, digits, a folder"),
+        ("no/such/folder", "no file or folder 'no/such/folder'"),
+        ("none.npz", r"no file or folder 'none\.npz'"),
+    ],
+)
+def test_unknown_names(name: str, sentence: str) -> None:
+    with pytest.raises(DataError, match=sentence):
+        load(name)
+
+
+# --- cutting -----------------------------------------------------------------------------------------------------
+
+
+def test_validation_is_stratified_disjoint_and_fixed(mnist: Dataset) -> None:
+    train, val = (torch.bincount(split.labels) for split in (mnist.train, mnist.val))
+    assert ((val / (train + val) - 0.1).abs() < 2e-3).all()
+    # pinned: a split that moved would make stored runs incomparable with new ones
+    assert mnist.val.labels[:12].tolist() == [0, 8, 9, 4, 6, 6, 0, 7, 1, 2, 6, 3]
+    assert load("mnist", val_fraction=0).val.images.shape == (0, 1, 28, 28)
+
+
+@given(
+    counts=st.lists(st.integers(1, 40), min_size=2, max_size=5),
+    fraction=st.floats(0, 0.95),
+    seed=st.integers(-5, 2**40),
+)
+def test_a_cut_is_a_partition_that_leaves_every_class_something(counts: list[int], fraction: float, seed: int) -> None:
+    labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
+    kept, off = cut(labels, fraction, seed)
+    assert sorted([*kept, *off]) == list(range(len(labels)))
+    assert (torch.bincount(labels[kept], minlength=len(counts)) >= 1).all()
+    if fraction > 0:
+        assert all((labels[off] == label).any() for label, count in enumerate(counts) if count > 1)
+    again, _ = cut(labels, fraction, seed)
+    np.testing.assert_array_equal(kept, again)
+
+
+def test_fewer_training_images_are_nested(mnist: Dataset) -> None:
+    few, more = (set(keep_per_class(mnist.train.labels, count, seed=3).tolist()) for count in (10, 100))
+    assert len(few) == 100
+    assert few < more
+    ten = load("mnist", train_per_class=10)
+    assert torch.bincount(ten.train.labels).tolist() == [10] * 10
+    assert torch.equal(ten.val.images, mnist.val.images)
+    assert torch.equal(ten.test.images, mnist.test.images)
+    assert any("only 10 training images a class" in note for note in ten.notes)
+
+
+def test_size_and_channels_are_converted(digits: Dataset) -> None:
+    data = load("digits", image_size=(20, 32), channels=3)
+    assert data.train.images.shape == (len(digits.train), 3, 20, 32)
+    assert len(data.mean) == len(data.std) == 3
+    assert torch.equal(data.train.images[:, 0], data.train.images[:, 2])
+    assert "images resized from 28×28 to 20×32" in data.notes
+    assert "gray repeated over three channels" in data.notes
+
+
+# --- a folder of images ------------------------------------------------------------------------------------------
+
+
+def picture(height: int = 8, width: int = 6, colour: bool = False) -> Image.Image:
+    pixels = RNG.integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(pixels if colour else pixels[:, :, 0])
+
+
+def write_folder(root: Path, classes: dict[str, int], suffix: str = ".png", **options: int) -> None:
+    for name, count in classes.items():
+        (root / name).mkdir(parents=True)
+        for index in range(count):
+            picture(**options).save(root / name / f"{index}{suffix}")
+
+
+def test_a_folder_with_one_sub_folder_a_class(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"cats": 10, "dogs": 20})
+    (tmp_path / "cats" / "notes.txt").write_text("not an image")
+    (tmp_path / "cats" / ".DS_Store").write_text("hidden")
+    data = load(tmp_path)
+    assert data.class_names == ("cats", "dogs")
+    assert data.train.images.shape[1:] == (1, 8, 6)
+    assert [len(split) for split in (data.train, data.val, data.test)] == [21, 3, 6]
+    assert data.polarity == "as-is"
+    assert "1 files that are no PNG, JPEG, WebP or BMP images left out" in data.notes
+    assert any("no test set given: 6 images" in note for note in data.notes)
+    for split in (data.train, data.val, data.test):
+        for image, label, path in zip(split.images, split.labels, split.paths, strict=True):
+            assert path.startswith(data.class_names[label])
+            np.testing.assert_array_equal(image[0].numpy(), np.asarray(Image.open(tmp_path / path)))
+
+
+def test_train_val_and_test_folders_are_honoured(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train", {"a": 5, "b": 6})
+    write_folder(tmp_path / "val", {"a": 2, "b": 1})
+    write_folder(tmp_path / "test", {"a": 3})
+    data = load(tmp_path, val_fraction=0.5)
+    assert [len(split) for split in (data.train, data.val, data.test)] == [11, 3, 3]
+    assert data.test.labels.tolist() == [0, 0, 0]
+    assert data.test.paths[0] == "test/a/0.png"
+
+
+@pytest.mark.parametrize("suffix", [".png", ".bmp", ".webp", ".JPG", ".jpeg"])
+def test_all_formats_and_colour_found_out(tmp_path: Path, suffix: str) -> None:
+    write_folder(tmp_path, {"a": 3, "b": 3}, suffix)
+    assert load(tmp_path).channels == 1
+    picture(colour=True).save(tmp_path / "b" / "colourful.png")
+    data = load(tmp_path)
+    assert data.channels == 3
+    assert load(tmp_path, channels=1).channels == 1
+
+
+def test_gray_pictures_saved_in_colour_are_gray(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        for index in range(3):
+            picture().convert("RGB").save(tmp_path / name / f"{index}.png")
+    assert load(tmp_path).channels == 1
+
+
+def test_several_sizes_are_brought_to_the_median(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"a": 3, "b": 3}, height=10, width=20)
+    picture(height=40, width=30).save(tmp_path / "a" / "large.png")
+    data = load(tmp_path)
+    assert data.image_size == (10, 20)
+    assert any("images of 2 sizes resized to the median, 10×20" in note for note in data.notes)
+    assert load(tmp_path, image_size=(7, 9)).image_size == (7, 9)
+
+
+def test_a_test_image_that_training_has_seen_is_told(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train", {"a": 5, "b": 5})
+    write_folder(tmp_path / "test", {"a": 2, "b": 2})
+    Image.open(tmp_path / "train" / "a" / "3.png").save(tmp_path / "test" / "b" / "same.bmp")
+    data = load(tmp_path, val_fraction=0)
+    assert any(note.startswith("1 of the 5 test images also stand in the training set") for note in data.notes)
+    ((first, second),) = duplicates_between(data.train, data.test)
+    assert (data.train.paths[first], data.test.paths[second]) == ("train/a/3.png", "test/b/same.bmp")
+
+
+def test_duplicates_between_by_content() -> None:
+    images = torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1).expand(4, 1, 2, 2).contiguous()
+    a, b = Split(images[:3], torch.zeros(3)), Split(images[[3, 1, 1]], torch.zeros(3))
+    assert duplicates_between(a, b) == ((1, 1), (1, 2))
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="at least 2 classes, and found none"):
+        load(tmp_path)
+    write_folder(tmp_path, {"a": 2})
+    with pytest.raises(DataError, match="found only 'a'"):
+        load(tmp_path)
+    (tmp_path / "b").mkdir()
+    with pytest.raises(DataError, match=r"class folder .*b holds no PNG"):
+        load(tmp_path)
+    (tmp_path / "b" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    with pytest.raises(DataError, match=r"broken\.png is truncated"):
+        load(tmp_path)
+
+
+def test_folders_that_contradict_themselves(tmp_path: Path) -> None:
+    write_folder(tmp_path / "train", {"a": 2, "b": 2})
+    write_folder(tmp_path / "test", {"a": 1, "c": 1})
+    with pytest.raises(DataError, match="holds the class 'c', which the training folder does not"):
+        load(tmp_path)
+    write_folder(tmp_path, {"zebra": 1})
+    with pytest.raises(DataError, match="holds train/ and also zebra/"):
+        load(tmp_path)
+
+
+# --- .npz --------------------------------------------------------------------------------------------------------
+
+LABELS = np.arange(20) % 2
+PIXELS = RNG.integers(0, 256, (20, 5, 7, 3), dtype=np.uint8)
+
+
+def write_npz(tmp_path: Path, **arrays: object) -> Path:
+    np.savez(tmp_path / "data.npz", **arrays)  # type: ignore[arg-type]
+    return tmp_path / "data.npz"
+
+
+@pytest.mark.parametrize(
+    ("images", "expected"),
+    [
+        (PIXELS[..., 0], PIXELS[:, None, :, :, 0]),
+        (PIXELS, PIXELS.transpose(0, 3, 1, 2)),
+        (PIXELS.transpose(0, 3, 1, 2), PIXELS.transpose(0, 3, 1, 2)),
+        (PIXELS[..., :1].astype(np.float64) / 255, PIXELS[..., :1].transpose(0, 3, 1, 2)),
+        (np.asfortranarray(PIXELS), PIXELS.transpose(0, 3, 1, 2)),
+    ],
+)
+def test_npz_layouts(tmp_path: Path, images: np.ndarray, expected: np.ndarray) -> None:
+    path = write_npz(tmp_path, images=images, labels=LABELS, test_images=images[:4], test_labels=LABELS[:4])
+    data = load(path, val_fraction=0)
+    np.testing.assert_array_equal(data.train.images.numpy(), expected)
+    np.testing.assert_array_equal(data.test.images.numpy(), expected[:4])
+    assert data.class_names == ("0", "1")
+    assert any(note.startswith("4 of the 4 test images also") for note in data.notes)
+
+
+def test_npz_class_names_words_and_other_numbers(tmp_path: Path) -> None:
+    named = load(write_npz(tmp_path, images=PIXELS, labels=LABELS, class_names=np.array(["left", "right"])))
+    assert named.class_names == ("left", "right")
+    words = load(write_npz(tmp_path, images=PIXELS, labels=np.array(["no", "yes"])[LABELS]))
+    assert words.class_names == ("no", "yes")
+    assert words.train.labels.tolist() == named.train.labels.tolist()
+    other = load(write_npz(tmp_path, images=PIXELS, labels=LABELS * 4 + 1))
+    assert other.class_names == ("1", "5")
+    assert "labels 1 to 5 renumbered 0 to 1; their names stay" in other.notes
+
+
+@pytest.mark.parametrize(
+    ("arrays", "sentence"),
+    [
+        ({"images": PIXELS}, "no array 'labels'; it holds images"),
+        ({"images": PIXELS, "labels": LABELS[:5]}, "20 images, but 5 labels"),
+        ({"images": PIXELS, "labels": LABELS / 2}, "labels is float64"),
+        ({"images": PIXELS, "labels": LABELS, "test_images": PIXELS}, "only one of 'test_images' and 'test_labels'"),
+        ({"images": PIXELS.astype(np.int16), "labels": LABELS}, "images is int16; expected uint8, or floats"),
+        ({"images": PIXELS / 2.0, "labels": LABELS}, "floats must lie in 0 to 1"),
+        ({"images": PIXELS * np.nan, "labels": LABELS}, "goes from nan"),
+        ({"images": PIXELS[..., :2], "labels": LABELS}, "has the shape"),
+        ({"images": PIXELS[:0], "labels": LABELS[:0]}, "is empty"),
+        ({"images": PIXELS, "labels": LABELS * 0}, "1 class is too few"),
+        ({"images": PIXELS, "labels": LABELS, "class_names": np.array(["a", "b", "c"])}, "training image of class 'c'"),
+        ({"images": PIXELS, "labels": LABELS, "class_names": np.array(["a"])}, "expected 0 to 0"),
+        ({"images": PIXELS, "labels": LABELS, "class_names": np.array(["a", "a"])}, "repeats a name"),
+        ({"images": PIXELS, "labels": LABELS.astype(object)}, "holds Python objects, which are never read"),
+        ({"images": PIXELS, "labels": LABELS, "test_images": PIXELS, "test_labels": LABELS + 1}, "no training image"),
+        ({"images": PIXELS, "labels": LABELS, "test_images": PIXELS[:, 1:], "test_labels": LABELS}, "differ in size"),
+    ],
+)
+def test_npz_files_that_cannot_be_used(tmp_path: Path, arrays: dict[str, object], sentence: str) -> None:
+    path = write_npz(tmp_path, **arrays)
+    with pytest.raises(DataError, match=sentence) as caught:
+        load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_an_npz_header_that_promises_too_much(tmp_path: Path) -> None:
+    """A shape of 10¹⁸ elements in a file of a hundred bytes must cost nothing."""
+    header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000, 1000000, 1000), }".ljust(117) + b"\n"
+    array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(10)
+    path = tmp_path / "bomb.npz"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("images.npy", array)
+        archive.writestr("labels.npy", array)
+    with pytest.raises(DataError, match=r"declares 1000000000000000000 bytes, but 10 are there"):
+        load(path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_npz_files_give_data_or_a_sentence(tmp_path: Path, data: st.DataObject) -> None:
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, images=PIXELS[:6], labels=LABELS[:6])
+    whole = bytearray(buffer.getvalue())
+    if data.draw(st.booleans()):
+        del whole[data.draw(st.integers(0, len(whole) - 1)) :]
+    else:
+        for _ in range(3):
+            whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    path = tmp_path / "damaged.npz"
+    path.write_bytes(whole)
+    with contextlib.suppress(DataError):
+        loaded = load(path)
+        assert len(loaded.train) + len(loaded.val) + len(loaded.test) == 6
+
+
+# --- the contact sheet -------------------------------------------------------------------------------------------
+
+
+def test_a_contact_sheet(digits: Dataset, tmp_path: Path) -> None:
+    contact_sheet(digits, tmp_path / "sheet.png")
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.format == "PNG"
+        assert sheet.size[0] > 1000
+        pixels = np.asarray(sheet.convert("RGB"))
+    assert 0.2 < (pixels == 255).all(axis=2).mean() < 0.9
+    with pytest.raises(DataError, match="cannot write the contact sheet"):
+        contact_sheet(digits, tmp_path / "missing" / "sheet.png")
+
+
+def test_a_contact_sheet_of_odd_data(tmp_path: Path) -> None:
+    """Names that would be formulas, classes of one image, pictures that are wide and in colour."""
+    labels = np.r_[np.zeros(18, int), 1, 2]
+    names = np.array(["$x^$", "a very long name of a class indeed", "<b>"])
+    wide = RNG.integers(0, 256, (20, 5, 30, 3), dtype=np.uint8)
+    contact_sheet(load(write_npz(tmp_path, images=wide, labels=labels, class_names=names)), tmp_path / "sheet.png")
+    assert (tmp_path / "sheet.png").stat().st_size > 10_000

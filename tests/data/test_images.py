@@ -1,0 +1,210 @@
+"""A person's image files: every honest kind is read rightly, and bombs are refused before they are decoded."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import struct
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from vitreous.data.images import decode_image, from_pillow, image_extent, luma, resize, to_channels
+from vitreous.errors import DataError
+
+GRADIENT = np.linspace(0, 255, 12 * 8).reshape(12, 8).astype(np.uint8)
+COLOURS = np.stack([GRADIENT, GRADIENT[::-1], GRADIENT[:, ::-1]], axis=2)
+
+
+def encode(image: Image.Image, kind: str, **options: object) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width: int, height: int, *extra: bytes, depth: int = 8, colour: int = 0, pixels: bytes = b"") -> bytes:
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0))
+    body = chunk(b"IDAT", zlib.compress(pixels))
+    return b"\x89PNG\r\n\x1a\n" + header + b"".join(extra) + body + chunk(b"IEND", b"")
+
+
+# --- honest files ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP"])
+def test_lossless_formats_come_back_exactly(kind: str) -> None:
+    np.testing.assert_array_equal(decode_image(encode(Image.fromarray(GRADIENT), kind)).pixels[:, :, 0], GRADIENT)
+    np.testing.assert_array_equal(decode_image(encode(Image.fromarray(COLOURS), kind)).pixels, COLOURS)
+
+
+def test_webp_and_jpeg() -> None:
+    webp = encode(Image.fromarray(COLOURS), "WEBP", lossless=True)
+    np.testing.assert_array_equal(decode_image(webp).pixels, COLOURS)
+    smooth = np.full((16, 16, 3), (200, 100, 50), np.uint8)
+    for options in ({"quality": 95}, {"quality": 95, "progressive": True}):
+        jpeg = decode_image(encode(Image.fromarray(smooth), "JPEG", **options)).pixels
+        assert np.abs(jpeg.astype(int) - smooth).max() <= 4
+    lossy = encode(Image.fromarray(smooth), "WEBP", quality=90)
+    assert np.abs(decode_image(lossy).pixels.astype(int) - smooth).max() <= 8
+
+
+def test_a_jpeg_named_png_is_read_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "photo.png").write_bytes(encode(Image.fromarray(GRADIENT), "JPEG"))
+    assert decode_image(tmp_path / "photo.png").pixels.shape == (12, 8, 1)
+
+
+def test_one_bit_palette_and_sixteen_bits() -> None:
+    bits = GRADIENT > 100
+    np.testing.assert_array_equal(decode_image(encode(Image.fromarray(bits), "PNG")).pixels[:, :, 0], bits * 255)
+    palette = Image.fromarray(COLOURS).quantize(16)
+    np.testing.assert_array_equal(decode_image(encode(palette, "PNG")).pixels, np.asarray(palette.convert("RGB")))
+    deep = GRADIENT.astype(np.uint16) * 257
+    decoded = decode_image(encode(Image.fromarray(deep), "PNG"))
+    np.testing.assert_array_equal(decoded.pixels[:, :, 0], GRADIENT)
+    assert decoded.notes == ("16 bits a pixel reduced to 8",)
+
+
+def test_a_cmyk_jpeg_becomes_rgb() -> None:
+    cmyk = Image.new("CMYK", (8, 8), (0, 255, 255, 0))
+    red, green, blue = decode_image(encode(cmyk, "JPEG")).pixels[4, 4]
+    assert red > 200
+    assert green < 60
+    assert blue < 60
+
+
+def test_exif_orientation_is_obeyed(tmp_path: Path) -> None:
+    image = Image.fromarray(GRADIENT)
+    exif = image.getexif()
+    exif[0x0112] = 6  # lying on its side: to be turned by a quarter, clockwise
+    path = tmp_path / "turned.png"
+    image.save(path, exif=exif)
+    assert image_extent(path) == (8, 12)
+    np.testing.assert_array_equal(decode_image(path).pixels[:, :, 0], np.rot90(GRADIENT, -1))
+
+
+def test_transparency_is_laid_over_white_or_whatever_shows_the_drawing() -> None:
+    def drawn(shade: int) -> bytes:
+        rgba = np.zeros((6, 6, 4), np.uint8)
+        rgba[2:4, 2:4] = (shade, shade, shade, 255)
+        return encode(Image.fromarray(rgba), "PNG")
+
+    black = decode_image(drawn(0), backdrop="contrast")
+    assert black.pixels[0, 0, 0] == 255
+    assert black.notes == ("transparent parts laid over white",)
+    white = decode_image(drawn(255), backdrop="contrast")
+    assert (white.pixels[0, 0, 0], white.pixels[2, 2, 0]) == (0, 255)
+    assert white.notes == ("transparent parts laid over black",)
+    assert decode_image(drawn(255)).pixels.min() == 255  # in data sets always over white
+
+
+def test_half_transparent_mixes() -> None:
+    half = Image.new("RGBA", (1, 1), (0, 0, 255, 128))
+    assert from_pillow(half).pixels[0, 0].tolist() == [127, 127, 255]
+
+
+# --- files that are not what they should be ----------------------------------------------------------------------
+
+BOMBS = {
+    "50,000×50,000 in one bit": png(50_000, 50_000, depth=1, pixels=bytes(1000)),
+    "a zTXt bomb": png(4, 4, chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(80_000_000))), pixels=bytes(20)),
+    "an APNG of 10,000 frames": png(
+        4, 4, chunk(b"acTL", struct.pack(">II", 10_000, 0)),
+        chunk(b"fcTL", struct.pack(">IIIIIHHBB", 0, 4, 4, 0, 0, 1, 1, 0, 0)), pixels=bytes(20),
+    ),
+    "a large JPEG": encode(Image.fromarray(GRADIENT), "JPEG").replace(b"\x00\x0c\x00\x08", b"\xff\xff\xff\xff", 1),
+    "a large WebP": b"RIFF\x1a\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + b"\xff\x3f\0" * 2 + bytes(20),
+    "a large BMP": b"BM" + bytes(12) + struct.pack("<Iii", 40, 60_000, -60_000) + bytes(40),
+    "a JPEG of 5,000 scans": encode(Image.fromarray(GRADIENT), "JPEG") + b"\xff\xda" * 5000,
+    "PSD": b"8BPS\0\1" + bytes(100),
+    "EPS": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 99 99\n",
+    "GIF": b"GIF89a" + bytes(50),
+    "TIFF": b"II*\0" + bytes(50),
+    "nothing": b"",
+    "zero pixels": png(0, 4),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_and_strangers_are_refused_at_once(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "image.png"
+    path.write_bytes(BOMBS[name])
+    start = time.process_time()  # of this process: others may keep the cores busy
+    with pytest.raises(DataError, match=r"image\.png"):
+        decode_image(path)
+    assert time.process_time() - start < 0.1
+
+
+def test_an_animated_webp_is_refused() -> None:
+    frames = [Image.new("RGB", (8, 8), (shade, 0, 0)) for shade in (0, 100, 200)]
+    animated = encode(frames[0], "WEBP", save_all=True, append_images=frames[1:])
+    with pytest.raises(DataError, match="animation of 3 frames"):
+        decode_image(animated)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP"])
+def test_truncated_files_are_refused(kind: str) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
+    whole = encode(Image.fromarray(noise), kind)
+    for percent in range(0, 99, 3):
+        with pytest.raises(DataError, match="the image"):
+            decode_image(whole[: len(whole) * percent // 100])
+
+
+@given(data=st.data(), kind=st.sampled_from(["PNG", "JPEG", "WEBP", "BMP"]))
+def test_flipped_bytes_give_an_image_or_a_sentence(data: st.DataObject, kind: str) -> None:
+    whole = bytearray(encode(Image.fromarray(COLOURS), kind))
+    for _ in range(data.draw(st.integers(1, 4))):
+        whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+    with contextlib.suppress(DataError):
+        assert decode_image(bytes(whole)).pixels.dtype == np.uint8
+
+
+@given(st.binary(max_size=100), st.sampled_from([b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"RIFF....WEBP", b"BM"]))
+def test_any_bytes_after_the_right_magic(rest: bytes, magic: bytes) -> None:
+    with pytest.raises(DataError):
+        decode_image(magic + rest)
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"there is no file .*none\.png"):
+        decode_image(tmp_path / "none.png")
+    with pytest.raises(DataError, match="is a folder"):
+        decode_image(tmp_path)
+    with pytest.raises(DataError, match="cannot read"):
+        decode_image("a\0b.png")
+    with pytest.raises(DataError, match="up to 10 bytes"):
+        decode_image(encode(Image.fromarray(GRADIENT), "PNG"), largest_file=10)
+
+
+# --- the conversions every image goes through --------------------------------------------------------------------
+
+
+def test_gray_is_pillows_gray() -> None:
+    colours = np.random.default_rng(0).integers(0, 256, (50, 60, 3), dtype=np.uint8)
+    expected = np.asarray(Image.fromarray(colours).convert("L"))
+    np.testing.assert_array_equal(luma(colours), expected)
+    planes = torch.from_numpy(colours).permute(2, 0, 1)[None]
+    np.testing.assert_array_equal(to_channels(planes, 1)[0, 0].numpy(), expected)
+    assert torch.equal(to_channels(to_channels(planes, 1), 3)[:, 2:], to_channels(planes, 1))
+    assert to_channels(planes, 3) is planes
+
+
+def test_resizing_agrees_with_pillows_and_is_no_sampling() -> None:
+    image = np.random.default_rng(0).integers(0, 256, (40, 60), dtype=np.uint8)
+    ours = resize(torch.from_numpy(image)[None, None], (13, 17))[0, 0].numpy()
+    theirs = np.asarray(Image.fromarray(image).resize((17, 13), Image.Resampling.BILINEAR))
+    assert np.abs(ours.astype(int) - theirs).max() <= 1
+    stripes = torch.tensor([0, 255], dtype=torch.uint8).repeat(16).expand(1, 1, 32, 32)
+    inner = resize(stripes, (8, 8))[..., 1:-1, 1:-1]
+    assert (inner.float() - 127.5).abs().max() < 1
