@@ -34,10 +34,10 @@ demo: $(VENV)/.base
 	@$(BIN)/python -m vitreous demo
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
 
 test-slow: $(VENV)/.dev
-	@$(BIN)/python -m pytest -q -m slow
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff check .

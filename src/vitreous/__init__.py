@@ -1,3 +1,57 @@
-"""A Vision Transformer you can see through."""
+"""A Vision Transformer you can see through.
+
+    import vitreous
+
+    run = vitreous.fit("vit", data="mnist")          # a run folder: weights, metrics, configuration
+    print(vitreous.evaluate(run).accuracy)
+    print(vitreous.predict(["seven.png"], run=run)[0].label)
+
+The names below are imported when they are first used, so that `import vitreous` stays quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from vitreous.cpu import guard_amx
 
 __version__ = "0.1.0"
+
+guard_amx()  # before anything here imports torch
+
+if TYPE_CHECKING:
+    from vitreous.api import compare, create, evaluate, fit, load, predict
+    from vitreous.config import Config
+    from vitreous.errors import VitreousError
+    from vitreous.presets import preset
+    from vitreous.runs import Run
+
+#: public name → the module that defines it; none of these modules bears a public function's name
+_PUBLIC = {
+    "create": "vitreous.api",
+    "load": "vitreous.api",
+    "fit": "vitreous.api",
+    "evaluate": "vitreous.api",
+    "predict": "vitreous.api",
+    "compare": "vitreous.api",
+    "preset": "vitreous.presets",
+    "Config": "vitreous.config",
+    "Run": "vitreous.runs",
+    "VitreousError": "vitreous.errors",
+}
+
+__all__ = [
+    "Config", "Run", "VitreousError", "__version__",
+    "compare", "create", "evaluate", "fit", "load", "predict", "preset",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'vitreous' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

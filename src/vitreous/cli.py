@@ -57,7 +57,9 @@ def _version(show: bool) -> None:
 
 @app.callback()
 def _root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     pass
 
@@ -82,7 +84,9 @@ def data_list(as_json: JsonOption = False) -> None:
     for row in rows:
         size = f"{row.image_size[0]}×{row.image_size[1]}×{row.channels}"
         images = f"{row.train_images:,} + {row.test_images:,}"
-        table.add_row(row.name, row.title, images, size, str(row.num_classes), "yes" if row.cached else "no", row.licence)
+        table.add_row(
+            row.name, row.title, images, size, str(row.num_classes), "yes" if row.cached else "no", row.licence
+        )
     _print(table)
     _print("Also: a folder with one sub-folder a class (or train/, val/, test/ above them), or a FILE.npz.")
 
@@ -135,7 +139,8 @@ def data_show(
 
 @app.command("presets")
 def presets_(
-    name: Annotated[str | None, typer.Argument(help="Print this one whole, as JSON.")] = None, as_json: JsonOption = False
+    name: Annotated[str | None, typer.Argument(help="Print this one whole, as JSON.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """The named configurations; with a NAME, every setting of it."""
     from vitreous.presets import PRESETS, preset
@@ -223,8 +228,8 @@ def train(
     if compile_:
         settings.append("train.compile=true")
     if resume:
-        given = [word for word, value in (("a preset", preset), ("--data", data), ("--seed", seed), ("settings", settings))
-                 if value not in (None, [])]  # fmt: skip
+        asked = {"the preset": preset, "--data": data, "--seed": seed, "--config": config_file, "settings": settings}
+        given = [word for word, value in asked.items() if value not in (None, [])]
         if given:
             raise ConfigError(f"--resume goes on as the run was configured: leave out {', '.join(given)}")
         if out is None:
@@ -245,7 +250,9 @@ def train(
 
 @app.command()
 def compare(
-    subjects: Annotated[list[str] | None, typer.Argument(help="Presets (trained now) or run folders; default: vit cnn.")] = None,
+    subjects: Annotated[
+        list[str] | None, typer.Argument(help="Presets (trained now) or runs; default: vit cnn.")
+    ] = None,
     data: DataOption = None,
     seeds: Annotated[int, typer.Option(help="Train each preset so many times.", min=1)] = 1,
     equal: Annotated[str | None, typer.Option(help="Give all presets the same epochs, or the same seconds.")] = None,
@@ -272,10 +279,28 @@ def compare(
 
 
 @app.command()
+def demo(
+    out: OutOption = None,
+    data: DataOption = None,
+    device: DeviceOption = "auto",
+) -> None:
+    """The main job in one command: a ViT against a CNN on MNIST; without network, on digits."""
+    from vitreous.comparison import render_table
+    from vitreous.experiments import demo as run_demo
+
+    result = run_demo(out, data, device, say=lambda line: print(line, file=sys.stderr))
+    _print(render_table(result))
+    _print(result.verdict)
+    _print(f"Report: {result.report}")
+
+
+@app.command()
 def evaluate(
     run: RunOption = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
-    batch_size: Annotated[int | None, typer.Option(help="Images at a time; a sound model does not care.", min=1)] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images at a time; a sound model does not care.", min=1)
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Accuracy, NLL and calibration of a run on a split of its data."""
@@ -288,7 +313,12 @@ def evaluate(
     interval = wilson_interval(evaluation.correct, evaluation.count)
     if as_json:
         _print_json(
-            {"run": str(opened.path), "split": split, **evaluation.summary(), "accuracy_interval": [interval.low, interval.high]}
+            {
+                "run": str(opened.path),
+                "split": split,
+                **evaluation.summary(),
+                "accuracy_interval": [interval.low, interval.high],
+            }
         )
         return
     print(

@@ -48,7 +48,9 @@ def build_config(kind: type[AnyConfig], values: Mapping[str, Any], source: str =
         message = first["msg"].removeprefix("Value error, ")
         prefix = f"{source}: " if source else ""
         if first["type"] == "extra_forbidden":
-            raise ConfigError(f"{prefix}there is no setting {where!r}; `vitreous presets NAME` prints all of them") from None
+            raise ConfigError(
+                f"{prefix}there is no setting {where!r}; `vitreous presets NAME` prints all of them"
+            ) from None
         if not where or first["type"] == "value_error":
             raise ConfigError(prefix + message) from None
         raise ConfigError(f"{prefix}{where}={first['input']!r}: {message[0].lower() + message[1:]}") from None
@@ -304,13 +306,17 @@ def override(config: Config, settings: Iterable[str]) -> Config:
         target = values
         for section in sections:
             if not isinstance(target.get(section), dict):
-                raise ConfigError(f"--set {setting!r}: there is no section {section!r}; sections are model, data, train")
+                raise ConfigError(
+                    f"--set {setting!r}: there is no section {section!r}; sections are model, data, train"
+                )
             target = target[section]
         if field not in target:
             known = ", ".join(sorted(key for key in target if key != "kind"))
             raise ConfigError(f"--set {setting!r}: there is no setting {path.strip()!r}; choose from {known}")
         if isinstance(target[field], dict):
-            raise ConfigError(f"--set {setting!r}: {path.strip()!r} is a section; set one of {', '.join(target[field])}")
+            raise ConfigError(
+                f"--set {setting!r}: {path.strip()!r} is a section; set one of {', '.join(target[field])}"
+            )
         target[field] = _parse_value(text.strip())
     return build_config(Config, values)
 

@@ -51,11 +51,17 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def default_threads() -> int:
+    """All cores this process may use, unless OMP_NUM_THREADS says otherwise."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdigit() and int(asked) > 0 else available_cores()
+
+
 def prepare(threads: int | None = None) -> int:
     """Settle this process's threads and flush denormals to zero; returns the number of threads.
 
     Denormals (below 1e-38, as softmax makes when attention logits grow) run in microcode: attention took ten times as
-    long. Each worker thread inherits the setting when the pool starts, so this goes before the first parallel operation.
+    long. Worker threads inherit the setting when the pool starts, so this goes before the first parallel operation.
     """
     import torch
 

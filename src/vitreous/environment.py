@@ -8,7 +8,18 @@ import platform
 
 from vitreous import __version__, cpu
 
-_PACKAGES = ("torch", "numpy", "pillow", "safetensors", "pydantic", "typer", "rich", "matplotlib", "scikit-learn", "onnxruntime")
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "pillow",
+    "safetensors",
+    "pydantic",
+    "typer",
+    "rich",
+    "matplotlib",
+    "scikit-learn",
+    "onnxruntime",
+)
 _TELLING_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16")
 
 
@@ -25,7 +36,9 @@ def describe_environment() -> dict[str, str]:
         "threads": str(threads),
         "instructions": " ".join(flag for flag in _TELLING_FLAGS if flag in cpu.flags()) or "not told",
         "fp32 matrix product": f"{cpu.matmul_gflops():.0f} GFLOP/s now",
-        "bf16 matrix product": "works (tried in a child process)" if cpu.bfloat16_works() else "crashes (tried in a child process)",
+        "bf16 matrix product": "works (tried in a child process)"
+        if cpu.bfloat16_works()
+        else "crashes (tried in a child process)",
         "ONEDNN_MAX_CPU_ISA": os.environ.get("ONEDNN_MAX_CPU_ISA", "not set"),
         "cuda": "yes" if _cuda() else "no",
     }

@@ -84,7 +84,9 @@ class Run:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise RunError(f"cannot make the run folder {str(path)!r}: {error.strerror}; name another with -o") from None
+            raise RunError(
+                f"cannot make the run folder {str(path)!r}: {error.strerror}; name another with -o"
+            ) from None
         run.write_record()
         return run
 
@@ -125,7 +127,7 @@ class Run:
         except RuntimeError as error:
             detail = " ".join(str(error).split())[:300]
             raise RunError(
-                f"the weights {str(self.path / WEIGHTS)!r} do not fit the model in {CONFIG}, one of them was edited: {detail}"
+                f"the weights {str(self.path / WEIGHTS)!r} do not fit the model in {CONFIG}: one was edited: {detail}"
             ) from None
         return model.eval()
 
@@ -133,12 +135,16 @@ class Run:
         file = self.path / WEIGHTS
         if not file.is_file():
             if not self.is_done:
-                raise RunError(f"{str(self.path)!r} has no weights yet: finish it with `vitreous train --resume -o {self.path}`")
+                raise RunError(
+                    f"{str(self.path)!r} has no weights yet: finish it with `vitreous train --resume -o {self.path}`"
+                )
             raise RunError(f"{str(self.path)!r} is missing {WEIGHTS}; train it again, or restore the file")
         data = file.read_bytes()
         expected = self.record.get("weights", {}).get("sha256")
         if expected and hashlib.sha256(data).hexdigest() != expected:
-            raise RunError(f"{str(file)!r} is not the file that was written (its SHA-256 differs from {CONFIG}'s); train again")
+            raise RunError(
+                f"{str(file)!r} is not the file that was written (its SHA-256 differs from {CONFIG}'s); train again"
+            )
         return data
 
     # --- metrics -------------------------------------------------------------------------------------------
@@ -157,7 +163,9 @@ class Run:
             try:
                 lines.append(json.loads(line))
             except json.JSONDecodeError:
-                raise RunError(f"line {number} of {str(file)!r} is not JSON; it was edited or cut short: remove it") from None
+                raise RunError(
+                    f"line {number} of {str(file)!r} is not JSON; it was edited or cut short: remove it"
+                ) from None
         return lines
 
     # --- checkpoints: exact resume -------------------------------------------------------------------------
@@ -184,7 +192,7 @@ class Run:
             old.with_suffix(".safetensors").unlink(missing_ok=True)
 
     def rewind(self) -> Checkpoint | None:
-        """Go back to the newest checkpoint that is whole: metrics.jsonl is cut to what it was then. None: start over."""
+        """Go back to the newest whole checkpoint: metrics.jsonl is cut to what it was then. None: start over."""
         for file in sorted((self.path / RESUME).glob("step-*.json"), reverse=True):
             checkpoint = _read_checkpoint(file)
             if checkpoint is not None:
@@ -215,7 +223,9 @@ def _read_tensors(data: bytes, file: Path) -> dict[str, Tensor]:
     try:
         return load(data)
     except SafetensorError as error:
-        raise RunError(f"{str(file)!r} is not a whole safetensors file ({error}); train again, or restore the file") from None
+        raise RunError(
+            f"{str(file)!r} is not a whole safetensors file ({error}); train again, or restore the file"
+        ) from None
 
 
 def _read_record(file: Path) -> dict[str, Any]:
@@ -234,7 +244,9 @@ def _read_record(file: Path) -> dict[str, Any]:
         )
     missing = [key for key in ("config", "preprocessing", "data", "status", "resolved") if key not in record]
     if missing or "class_names" not in record["data"]:
-        raise RunError(f"{str(file)!r} lacks {', '.join(missing) or 'data.class_names'}; it was edited by hand: train again")
+        raise RunError(
+            f"{str(file)!r} lacks {', '.join(missing) or 'data.class_names'}; it was edited by hand: train again"
+        )
     return record
 
 
@@ -243,11 +255,16 @@ def new_run_path(config: Config, root: Path = Path("runs")) -> Path:
     data = re.sub(r"[^A-Za-z0-9]+", "-", Path(config.data.name).stem).strip("-").lower()
     # a recipe that names its data already (mnist-fast) is not named twice
     stem = config.name if config.name.startswith(data) else f"{data}-{config.name}"
-    path, number = root / stem, 1
-    while path.exists():
+    return free_folder(root / stem)
+
+
+def free_folder(path: Path) -> Path:
+    """The path itself, or the first of path-2, path-3, … that is not taken."""
+    number, free = 1, path
+    while free.exists():
         number += 1
-        path = root / f"{stem}-{number}"
-    return path
+        free = path.with_name(f"{path.name}-{number}")
+    return free
 
 
 def versions() -> dict[str, str]:

@@ -9,6 +9,8 @@ from vitreous.models.cnn import CNN
 from vitreous.models.posts import PostCNN, PostDesign, PostViT
 from vitreous.models.vit import ViT
 
+__all__ = ["CNN", "MODELS", "PostCNN", "PostDesign", "PostViT", "ViT", "build", "count_parameters"]
+
 MODELS: dict[str, type[nn.Module]] = {
     "vit": ViT,
     "cnn": CNN,

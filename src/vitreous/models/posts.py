@@ -110,6 +110,7 @@ class PostDesign(nn.Module):
         self.patch_projection = nn.Linear(PATCH * PATCH, D)
         self.class_token = nn.Parameter(torch.randn(1, 1, D))
         self.class_projection = nn.Linear(D, D)
+        self.indices: Tensor
         self.register_buffer("indices", torch.arange(N + 1) / N)
         self.position_projection = nn.Linear(N + 1 if config.positions == "as-written" else 1, D)
         self.blocks = nn.ModuleList(DesignBlock(config) for _ in range(config.depth))

@@ -62,13 +62,14 @@ class Attention(nn.Module):
         self.num_heads = config.num_heads
         self.qkv = nn.Linear(config.dim, 3 * config.dim, bias=config.qkv_bias)
         self.proj = nn.Linear(config.dim, config.dim)
+        self.offsets: Tensor  # (N, N), for relative positions: which offset each pair of tokens has
         self.relative = config.positions == "relative"
         self.fused = fused_attention_pays(config.num_tokens, config.head_dim) and not self.relative
         if self.relative:
             N = config.num_tokens
             self.rel_pos = nn.Parameter(torch.zeros(2 * N - 1, config.head_dim))  # one vector an offset, as a key
             offsets = torch.arange(N)[:, None] - torch.arange(N)[None, :] + N - 1
-            self.register_buffer("offsets", offsets, persistent=False)  # (N, N)
+            self.register_buffer("offsets", offsets, persistent=False)
 
     def forward(
         self, x: Tensor, taps: Taps | None = None, head_mask: Tensor | None = None, key_mask: Tensor | None = None
@@ -183,6 +184,7 @@ class ViT(nn.Module):
             self.pos_embed_row = nn.Parameter(torch.zeros(rows, config.dim // 2))
             self.pos_embed_column = nn.Parameter(torch.zeros(columns, config.dim // 2))
         elif config.positions == "sincos-2d":
+            self.pos_fixed: Tensor
             self.register_buffer("pos_fixed", sincos_2d(rows, columns, config.dim), persistent=False)
 
     def positions(self) -> Tensor | None:
@@ -207,13 +209,16 @@ class ViT(nn.Module):
         """The paper's code (Flax): Xavier matrices, biases ~ N(0, 1e-6), positions ~ N(0, 0.02), class token zero."""
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear):
-                parts = module.weight.chunk(3) if name.endswith("qkv") else [module.weight]  # q, k, v are three matrices
+                parts = (
+                    module.weight.chunk(3) if name.endswith("qkv") else [module.weight]
+                )  # q, k, v are three matrices
                 for part in parts:
                     nn.init.xavier_uniform_(part)
                 if module.bias is not None:
                     nn.init.normal_(module.bias, std=1e-6) if ".mlp." in name else nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Conv2d):  # LeCun normal, as Flax does
                 nn.init.trunc_normal_(module.weight, std=module.weight[0].numel() ** -0.5 / 0.87962566)
+                assert module.bias is not None
                 nn.init.zeros_(module.bias)
         for name, parameter in self.named_parameters():
             if name.startswith("pos_embed") or name.endswith("rel_pos"):

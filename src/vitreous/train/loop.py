@@ -28,7 +28,7 @@ from vitreous.data.batches import Plan
 from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.errors import ConfigError, RunError, VitreousError
 from vitreous.models import build
-from vitreous.prediction import Evaluation, compute_logits, evaluate_model
+from vitreous.prediction import Evaluation, compute_logits
 from vitreous.preprocess import Preprocessing
 from vitreous.runs import Checkpoint, Run, new_run_path
 from vitreous.train import distributed
@@ -96,16 +96,17 @@ def _open_or_create(
             raise RunError(f"the data {dataset.name!r} changed since {str(run.path)!r} was started; train a new run")
         return run, dataset
     if not config.data.name:
-        raise ConfigError(f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)")
+        raise ConfigError(
+            f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)"
+        )
     dataset = load_dataset(config.data)
     config = fit_to_data(config, dataset)
     resolved = _resolve(config, dataset, device, group)
     path = Path(out) if out is not None else new_run_path(config)
-    run = None
     if group.is_main:
-        run = Run.create(path, config, dataset, resolved)
+        Run.create(path, config, dataset, resolved)
     group.barrier()
-    return run or Run.open(path), dataset
+    return Run.open(path), dataset
 
 
 def _resolve(config: Config, dataset: Dataset, device: str, group: distributed.Group) -> dict[str, Any]:
@@ -122,7 +123,7 @@ def _resolve(config: Config, dataset: Dataset, device: str, group: distributed.G
             f"train.batch_size={batch_size} cannot be shared equally by {group.world_size} processes;"
             f" use a multiple of {group.world_size}"
         )
-    threads = cpu.prepare(train.threads or max(1, cpu.available_cores() // group.local_world_size))
+    threads = cpu.prepare(train.threads or max(1, cpu.default_threads() // group.local_world_size))
     plan = Plan(len(dataset.train), batch_size, config.seed)
     steps = max(1, round(train.epochs * plan.steps_per_epoch))
     resolved: dict[str, Any] = {
@@ -193,7 +194,7 @@ class _Stepper:
 
     def step(self, step: int, epoch: int, indices: Tensor) -> tuple[float, int]:
         """One optimizer step on these images; (loss, how many were answered rightly), both on this rank."""
-        config, train = self.config, self.config.train
+        train = self.config.train
         images, labels = self.batch(epoch, indices)
         self.model.train()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=train.precision == "bfloat16"):
@@ -294,7 +295,8 @@ class Trainer:
                     self._save(done)
                 if stop:
                     raise TrainingInterrupted(
-                        f"stopped at step {done} of {total}, saved; go on with: vitreous train --resume -o {self.run.path}",
+                        f"stopped at step {done} of {total} and saved;"
+                        f" go on with: vitreous train --resume -o {self.run.path}",
                         signals.received or signal.SIGTERM,
                     )
         self._finish(show)
@@ -304,7 +306,9 @@ class Trainer:
             return self.stepper.step(step, epoch, indices)
         except FloatingPointError as error:
             saved = sorted((self.run.path / "resume").glob("step-*.json"))
-            last = f"the last good checkpoint is step {int(saved[-1].stem[5:])}" if saved else "there is no checkpoint yet"
+            last = (
+                f"the last good checkpoint is step {int(saved[-1].stem[5:])}" if saved else "there is no checkpoint yet"
+            )
             raise RunError(
                 f"the loss became {error} at step {step} (learning rate {self.stepper.lr:.3g}); the weights were not"
                 f" changed by it, and {last} in {str(self.run.path)!r}: lower train.lr, or set train.clip_norm=1"
@@ -390,7 +394,7 @@ class Trainer:
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         """optimizer.NUMBER.PARAMETER.KEY → tensor, for every optimizer."""
-        names = {parameter: name for name, parameter in self.stepper.model.named_parameters()}
+        names: dict[Tensor, str] = {parameter: name for name, parameter in self.stepper.model.named_parameters()}
         return {
             f"optimizer.{number}.{names[parameter]}.{key}": torch.as_tensor(value)
             for number, optimizer in enumerate(self.stepper.optimizers)
@@ -422,7 +426,9 @@ class Trainer:
                 accuracy=test.accuracy, elapsed_seconds=train_seconds,
             )  # fmt: skip
             self.run.finish(self.stepper.kept_model, {"test": results})
-            show.say(f"test accuracy {test.accuracy:.2%} ({test.correct} of {test.count}), {train_seconds:.0f} s of training")
+            show.say(
+                f"test accuracy {test.accuracy:.2%} ({test.correct} of {test.count}), {train_seconds:.0f} s of training"
+            )
         self.group.barrier()
 
 
@@ -445,7 +451,7 @@ def _signals() -> Iterator[_Signals]:
 
     def receive(number: int, _frame: object) -> None:
         state.received = number
-        signal.signal(number, previous[number])
+        signal.signal(number, previous[signal.Signals(number)])
 
     previous = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -43,14 +43,14 @@ class Muon(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            members: list[nn.Parameter] = [p for p in group["params"] if p.grad is not None]
+            members: list[Tensor] = [p for p in group["params"] if p.grad is not None]
             if not members:
                 continue
             for parameter in members:
                 if "momentum" not in self.state[parameter]:
                     self.state[parameter]["momentum"] = torch.zeros_like(parameter)
             velocity: list[Tensor] = [self.state[p]["momentum"] for p in members]
-            gradients = [p.grad for p in members]
+            gradients = [p.grad for p in members if p.grad is not None]
             torch._foreach_lerp_(velocity, gradients, 1 - group["momentum"])
             looked_ahead = torch._foreach_lerp(gradients, velocity, group["momentum"])  # Nesterov
             rows, columns = members[0].shape
@@ -63,7 +63,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """The optimizers of a recipe; weight decay acts on matrices only, never on biases, norms, class token, positions."""
+    """The optimizers of a recipe. Weight decay acts on matrices only: no biases, norms, class token or positions."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if config.optimizer == "muon":
         blocks = [(p, 3 if name.endswith("qkv.weight") else 1) for name, p in named if _is_block_matrix(name, p)]
@@ -95,7 +95,9 @@ def _decay_groups(named: Iterable[tuple[str, nn.Parameter]], weight_decay: float
     decayed = [p for name, p in named if is_matrix(name, p)]
     spared = [p for name, p in named if not is_matrix(name, p)]
     return [
-        {"params": params, "weight_decay": decay} for params, decay in ((decayed, weight_decay), (spared, 0.0)) if params
+        {"params": params, "weight_decay": decay}
+        for params, decay in ((decayed, weight_decay), (spared, 0.0))
+        if params
     ]
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 import time
-from types import TracebackType
 from typing import Protocol
 
 
 class Reporter(Protocol):
     """How the loop tells of its progress."""
 
-    def __enter__(self) -> Reporter: ...
+    def __enter__(self) -> object: ...
     def __exit__(self, *_: object) -> None: ...
     def step(self, step: int, total: int, loss: float, accuracy: float, images_per_second: float) -> None: ...
     def say(self, line: str) -> None: ...
@@ -48,7 +47,8 @@ class Lines(Silent):
         self.last = now
         left = (now - self.started) / max(step, 1) * (total - step)
         self.say(
-            f"step {step}/{total}  loss {loss:.3f}  accuracy {accuracy:.1%}  {images_per_second:,.0f} images/s  {left:.0f} s left"
+            f"step {step}/{total}  loss {loss:.3f}  accuracy {accuracy:.1%}"
+            f"  {images_per_second:,.0f} images/s  {left:.0f} s left"
         )
 
     def say(self, line: str) -> None:
@@ -78,9 +78,7 @@ class Bar:
         self.progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
     def step(self, step: int, total: int, loss: float, accuracy: float, images_per_second: float) -> None:

@@ -1,0 +1,83 @@
+"""The Python API: what the command line does, as a handful of functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitreous import experiments
+from vitreous.comparison import Comparison
+from vitreous.config import Config, override
+from vitreous.models import build
+from vitreous.prediction import Evaluation, Prediction, evaluate_run, predict_images
+from vitreous.preprocess import ImageLike
+from vitreous.presets import preset
+from vitreous.runs import Run, open_run
+from vitreous.train import loop
+
+
+def _as_config(config: Config | str, settings: Sequence[str] = ()) -> Config:
+    return override(preset(config) if isinstance(config, str) else config, settings)
+
+
+def _as_run(run: Run | Path | str | None) -> Run:
+    return run if isinstance(run, Run) else open_run(run)
+
+
+def create(config: Config | str = "vit", **model_settings: Any) -> nn.Module:
+    """A freshly initialised model of a preset, with some settings changed: `create("vit", depth=6, num_classes=26)`."""
+    return build(_as_config(config).model.replace(**model_settings))
+
+
+def load(path: Run | Path | str | None = None) -> nn.Module:
+    """The trained model of a run folder, in eval mode; None: the ViT in the box."""
+    return _as_run(path).load_model()
+
+
+def fit(
+    config: Config | str = "vit",
+    *,
+    data: str | Path | None = None,
+    out: Path | str | None = None,
+    seed: int | None = None,
+    settings: Sequence[str] = (),
+    resume: bool = False,
+    device: str = "auto",
+    progress: bool = True,
+) -> Run:
+    """Train a preset or a configuration; `settings` are `section.field=value`, as `--set` takes them."""
+    chosen = _as_config(config, settings)
+    if data is not None:
+        chosen = chosen.replace(data=chosen.data.replace(name=str(data)))
+    if seed is not None:
+        chosen = chosen.replace(seed=seed)
+    return loop.fit(chosen, out, resume=resume, device=device, progress=progress)
+
+
+def evaluate(run: Run | Path | str | None = None, split: str = "test", batch_size: int | None = None) -> Evaluation:
+    """A run's answers on a split of its data: `.accuracy`, `.nll`, `.calibration_error`, `.logits`, `.labels`."""
+    return evaluate_run(_as_run(run), split, batch_size)
+
+
+def predict(images: ImageLike | Sequence[ImageLike], run: Run | Path | str | None = None) -> list[Prediction]:
+    """Answers for your own images: paths, bytes, PIL images or uint8 arrays, of any size."""
+    several = images if isinstance(images, list | tuple) else [images]
+    return predict_images(_as_run(run), several)
+
+
+def compare(
+    *subjects: str | Path | Config | Run,
+    data: str | None = None,
+    seeds: int = 1,
+    equal: str | None = None,
+    out: Path | str | None = None,
+    settings: Sequence[str] = (),
+    progress: bool = True,
+) -> Comparison:
+    """Presets (trained now) or runs → who is better, by how much, and how sure that is; writes a report."""
+    return experiments.compare(
+        subjects or ("vit", "cnn"), data=data, seeds=seeds, equal=equal, out=out, settings=settings, progress=progress
+    )

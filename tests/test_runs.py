@@ -1,0 +1,179 @@
+"""Run folders: what is missing, newer or edited gives a sentence; nothing partial is ever believed."""
+
+import json
+
+import pytest
+import torch
+
+from vitreous.config import override
+from vitreous.errors import ConfigError, RunError
+from vitreous.presets import preset
+from vitreous.runs import Checkpoint, Run, free_folder, new_run_path
+from vitreous.train.loop import fit
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    settings = [
+        "data.name=digits",
+        "model.depth=1",
+        "model.dim=16",
+        "model.mlp_dim=16",
+        "train.epochs=0.3",
+        "train.threads=1",
+    ]
+    return fit(override(preset("vit"), settings), tmp_path_factory.mktemp("runs") / "run", progress=False)
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    import shutil
+
+    return shutil.copytree(finished.path, tmp_path / "run")
+
+
+def edit(path, **changes):
+    record = json.loads((path / "config.json").read_text())
+    record.update(changes)
+    (path / "config.json").write_text(json.dumps(record))
+
+
+def test_opening_gives_back_what_was_trained(finished):
+    run = Run.open(finished.path)
+    assert run.config == finished.config
+    assert run.class_names == tuple("0123456789")
+    model = run.load_model()
+    assert not model.training
+    assert model(torch.zeros(1, 1, 28, 28)).shape == (1, 10)
+
+
+def test_no_such_folder(tmp_path):
+    with pytest.raises(RunError, match="there is no run folder .*nowhere.*vitreous train"):
+        Run.open(tmp_path / "nowhere")
+
+
+def test_a_folder_that_is_no_run(tmp_path):
+    with pytest.raises(RunError, match="is not a run folder: it has no config.json"):
+        Run.open(tmp_path)
+
+
+def test_missing_weights(copy):
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(RunError, match="is missing model.safetensors"):
+        Run.open(copy).load_model()
+
+
+def test_an_unfinished_run_says_how_to_finish_it(copy):
+    edit(copy, status="training")
+    (copy / "model.safetensors").unlink()
+    with pytest.raises(RunError, match="no weights yet: finish it with `vitreous train --resume"):
+        Run.open(copy).load_model()
+
+
+def test_a_newer_format(copy):
+    edit(copy, format=99, vitreous="9.9")
+    with pytest.raises(RunError, match=r"format 99, made by vitreous 9\.9; .*pip install --upgrade"):
+        Run.open(copy)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "one"}', "\0"])
+def test_a_configuration_that_is_not_one(copy, text):
+    (copy / "config.json").write_text(text)
+    with pytest.raises(RunError, match=r"config\.json"):
+        Run.open(copy)
+
+
+def test_a_configuration_edited_by_hand(copy):
+    record = json.loads((copy / "config.json").read_text())
+    record["config"]["model"]["depth"] = -3
+    (copy / "config.json").write_text(json.dumps(record))
+    with pytest.raises(ConfigError, match=r"config\.json: model\..*depth=-3"):
+        Run.open(copy)
+
+
+def test_a_section_removed_by_hand(copy):
+    record = json.loads((copy / "config.json").read_text())
+    del record["preprocessing"]
+    (copy / "config.json").write_text(json.dumps(record))
+    with pytest.raises(RunError, match="lacks preprocessing; it was edited by hand"):
+        Run.open(copy)
+
+
+def test_edited_weights_are_noticed(copy):
+    data = bytearray((copy / "model.safetensors").read_bytes())
+    data[-5] ^= 1
+    (copy / "model.safetensors").write_bytes(bytes(data))
+    with pytest.raises(RunError, match="is not the file that was written"):
+        Run.open(copy).load_model()
+
+
+def test_weights_of_another_model(copy):
+    record = json.loads((copy / "config.json").read_text())
+    record["config"]["model"]["depth"] = 2
+    (copy / "config.json").write_text(json.dumps(record))
+    with pytest.raises(RunError, match=r"do not fit the model in config\.json"):
+        Run.open(copy).load_model()
+
+
+def test_truncated_weights_without_a_checksum(copy):
+    edit(copy, weights={})
+    file = copy / "model.safetensors"
+    for share in (0, 0.01, 0.5, 0.99):
+        whole = file.read_bytes()
+        file.write_bytes(whole[: int(len(whole) * share)])
+        with pytest.raises(RunError, match="is not a whole safetensors file"):
+            Run.open(copy).load_model()
+        file.write_bytes(whole)
+
+
+def test_metrics_edited_by_hand(copy):
+    with (copy / "metrics.jsonl").open("a") as file:
+        file.write("not json\n")
+    with pytest.raises(RunError, match=r"line \d+ of .*metrics\.jsonl"):
+        Run.open(copy).metrics()
+
+
+def test_an_existing_folder_is_left_alone(copy, finished):
+    before = (copy / "config.json").read_bytes()
+    with pytest.raises(RunError, match="exists already: add --resume .*or name another with -o"):
+        fit(finished.config, copy, progress=False)
+    assert (copy / "config.json").read_bytes() == before
+
+
+def test_resuming_a_finished_run_changes_nothing(copy):
+    before = {file.name: file.read_bytes() for file in copy.iterdir() if file.is_file()}
+    fit(Run.open(copy).config, copy, resume=True, progress=False)
+    assert {file.name: file.read_bytes() for file in copy.iterdir() if file.is_file()} == before
+
+
+def test_every_truncation_of_a_checkpoint_falls_back(copy):
+    run = Run.open(copy)
+    for step in (1, 2):
+        run.save_checkpoint(Checkpoint(step, {"x": torch.full((50,), float(step))}, {}))
+    file = copy / "resume" / "step-000000002.safetensors"
+    whole = file.read_bytes()
+    for percent in range(0, 100, 5):
+        file.write_bytes(whole[: len(whole) * percent // 100])
+        checkpoint = run.rewind()
+        assert checkpoint is not None
+        assert checkpoint.step == 1
+    file.write_bytes(whole)
+    assert run.rewind().step == 2
+
+
+def test_only_the_last_two_checkpoints_stay(copy):
+    run = Run.open(copy)
+    for step in range(1, 6):
+        run.save_checkpoint(Checkpoint(step, {"x": torch.zeros(1)}, {}))
+    assert sorted(file.name for file in (copy / "resume").iterdir()) == [
+        "step-000000004.json", "step-000000004.safetensors", "step-000000005.json", "step-000000005.safetensors",
+    ]  # fmt: skip
+
+
+def test_names_of_new_folders(tmp_path):
+    assert new_run_path(preset("vit"), tmp_path) == tmp_path / "mnist-vit"
+    (tmp_path / "mnist-vit").mkdir()
+    assert new_run_path(preset("vit"), tmp_path) == tmp_path / "mnist-vit-2"
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a-2").mkdir()
+    assert free_folder(tmp_path / "a") == tmp_path / "a-3"

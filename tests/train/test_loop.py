@@ -1,0 +1,302 @@
+"""The loop: exact resume of a killed process, learning, budgets, NaN, signals, many processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from vitreous.config import Config, override
+from vitreous.data.datasets import load_dataset
+from vitreous.errors import ConfigError, RunError
+from vitreous.presets import preset
+from vitreous.runs import Run
+from vitreous.train.loop import fit
+
+TIME_FIELDS = {"elapsed_seconds", "images_per_second"}
+
+
+def small(*settings: str, name: str = "vit") -> Config:
+    base = ["data.name=digits", "train.threads=1", "train.batch_size=64"]
+    if name == "vit":
+        base += ["model.depth=2", "model.dim=32", "model.mlp_dim=48", "model.dropout=0.1", "model.drop_path=0.1"]
+    return override(preset(name), [*base, *settings])
+
+
+def timeless(run: Run) -> list[dict]:
+    return [{k: v for k, v in line.items() if k not in TIME_FIELDS} for line in run.metrics()]
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "vitreous", *arguments]
+
+
+def wait_for_checkpoint(path: Path, count: int, process: subprocess.Popen) -> None:
+    deadline = time.monotonic() + 120
+    while len(list((path / "resume").glob("step-*.json"))) < 1 or newest_step(path) < count:
+        assert process.poll() is None, process.stderr.read() if process.stderr else "the training ended too early"
+        assert time.monotonic() < deadline, "no checkpoint within two minutes"
+        time.sleep(0.02)
+
+
+def newest_step(path: Path) -> int:
+    return max((int(file.stem[5:]) for file in (path / "resume").glob("step-*.json")), default=0)
+
+
+def test_digits_are_learned(tmp_path):
+    run = fit(small("train.epochs=20", "model.dropout=0", "model.drop_path=0"), tmp_path / "run", progress=False)
+    assert run.is_done
+    assert run.record["results"]["test"]["accuracy"] > 0.93
+    losses = [line["loss"] for line in run.metrics() if line["event"] == "val"]
+    assert losses[-1] < losses[0] / 2
+    assert not (run.path / "resume").exists()
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "adamw", "sgd"])
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
+    settings = [f"train.optimizer={optimizer}", "train.epochs=4", "train.checkpoint_seconds=0", "train.log_every=7",
+                "train.ema_decay=0.9"]  # fmt: skip
+    whole = fit(small(*settings), tmp_path / "whole", progress=False)
+    killed = tmp_path / "killed"
+    flags = [f"--set={s}" for s in ["data.name=digits", "train.threads=1", "train.batch_size=64", "model.depth=2",
+             "model.dim=32", "model.mlp_dim=48", "model.dropout=0.1", "model.drop_path=0.1", *settings]]  # fmt: skip
+    process = subprocess.Popen(command("train", "vit", *flags, "-o", str(killed)), stderr=subprocess.PIPE, text=True)
+    wait_for_checkpoint(killed, 9, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (killed / "model.safetensors").exists()
+    resumed = fit(Run.open(killed).config, killed, resume=True, progress=False)
+    ours, theirs = load_file(resumed.path / "model.safetensors"), load_file(whole.path / "model.safetensors")
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert torch.equal(ours[name], theirs[name]), name
+    assert timeless(resumed) == timeless(whole)
+
+
+def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path):
+    whole = fit(small("train.epochs=2"), tmp_path / "whole", progress=False)
+    path = tmp_path / "cut"
+    interrupted(path, small("train.epochs=2", "train.checkpoint_seconds=0"))
+    newest = path / "resume" / f"step-{newest_step(path):09d}.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-100])
+    resumed = fit(Run.open(path).config, path, resume=True, progress=False)
+    ours, theirs = load_file(resumed.path / "model.safetensors"), load_file(whole.path / "model.safetensors")
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    assert timeless(resumed) == timeless(whole)
+
+
+def interrupted(path: Path, config: Config) -> subprocess.CompletedProcess:
+    """A real training that gets Ctrl-C after a few steps."""
+    file = path.with_suffix(".json")
+    file.write_text(config.model_dump_json())
+    script = (
+        "import json, sys; from pathlib import Path; from vitreous.config import Config; from vitreous.train.loop import fit\n"
+        f"fit(Config.model_validate_json(Path({str(file)!r}).read_text()), {str(path)!r}, progress=False)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    wait_for_checkpoint(path, 4, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    return subprocess.CompletedProcess([], process.returncode, "", errors)
+
+
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+    path = tmp_path / "run"
+    process = subprocess.Popen(
+        command(
+            "train",
+            "vit",
+            "--data",
+            "digits",
+            "--epochs",
+            "500",
+            "--set",
+            "train.checkpoint_seconds=0",
+            "--threads",
+            "1",
+            "-o",
+            str(path),
+        ),  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_checkpoint(path, 3, process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    last = errors.strip().splitlines()[-1]
+    assert last.startswith("vitreous: stopped at step")
+    assert f"vitreous train --resume -o {path}" in last
+    assert "Traceback" not in errors
+    assert newest_step(path) >= 3
+
+
+def test_sigterm_ends_with_143(tmp_path):
+    path = tmp_path / "run"
+    process = subprocess.Popen(
+        command(
+            "train",
+            "vit",
+            "--data",
+            "digits",
+            "--epochs",
+            "500",
+            "--set",
+            "train.checkpoint_seconds=0",
+            "--threads",
+            "1",
+            "-o",
+            str(path),
+        ),  # fmt: skip
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_checkpoint(path, 2, process)
+    process.terminate()
+    process.communicate(timeout=60)
+    assert process.returncode == 143
+
+
+def test_an_infinite_loss_stops_before_the_step(tmp_path):
+    config = small("train.optimizer=sgd", "train.lr=1e12", "train.warmup_fraction=0", "train.checkpoint_seconds=0",
+                   "train.ema_decay=0", "train.momentum=0")  # fmt: skip
+    with pytest.raises(RunError, match=r"the loss became (nan|inf) at step \d+ \(learning rate 1e\+12\)") as caught:
+        fit(config, tmp_path / "run", progress=False)
+    assert "the last good checkpoint is step" in str(caught.value)
+    checkpoint = Run.open(tmp_path / "run").rewind()
+    assert checkpoint is not None
+    assert checkpoint.step >= 1
+
+
+def test_a_budget_becomes_steps_before_the_first_step(tmp_path):
+    run = fit(small("train.budget_seconds=2"), tmp_path / "run", progress=False)
+    resolved = run.record["resolved"]
+    assert resolved["steps"] == max(1, int(2 / resolved["seconds_per_step"]))
+    assert run.metrics()[-1]["step"] == resolved["steps"]
+
+
+def test_validation_is_cut_from_training_and_the_test_set_is_read_once(tmp_path):
+    run = fit(small("train.epochs=2"), tmp_path / "run", progress=False)
+    events = [line["event"] for line in run.metrics()]
+    assert events.count("test") == 1
+    assert events[-1] == "test"
+    counts = run.record["data"]["images"]
+    dataset = load_dataset(run.config.data)
+    assert counts == {"train": len(dataset.train), "val": len(dataset.val), "test": len(dataset.test)}
+
+
+def test_no_validation_is_possible(tmp_path):
+    run = fit(small("train.epochs=1", "data.val_fraction=0"), tmp_path / "run", progress=False)
+    assert run.record["data"]["images"]["val"] == 0
+    assert "val" not in {line["event"] for line in run.metrics()}
+
+
+def test_a_model_that_does_not_fit_the_data_says_how_to_make_it_fit(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"patch_size=7×7 does not divide .* 32×32 .*choose --set model.patch_size from"
+    ):
+        fit(small("data.image_size=32"), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_bfloat16_is_refused_where_it_crashes(tmp_path, monkeypatch):
+    monkeypatch.setattr("vitreous.cpu.bfloat16_works", lambda: False)
+    with pytest.raises(ConfigError, match="bfloat16.*does not run on this CPU"):
+        fit(small("train.precision=bfloat16"), tmp_path / "run", progress=False)
+
+
+def test_bfloat16_trains_where_it_works(tmp_path):
+    from vitreous import cpu
+
+    if not cpu.bfloat16_works():
+        with pytest.raises(ConfigError):
+            fit(small("train.precision=bfloat16"), tmp_path / "run", progress=False)
+        return
+    run = fit(small("train.epochs=12", "train.precision=bfloat16"), tmp_path / "run", progress=False)
+    assert run.record["results"]["test"]["accuracy"] > 0.8
+
+
+def test_device_that_is_not_here(tmp_path):
+    with pytest.raises(ConfigError, match="--device 'tpu': choose from"):
+        fit(small(), tmp_path / "run", device="tpu", progress=False)
+
+
+def test_tensorboard_events_are_written(tmp_path):
+    pytest.importorskip("tensorboard")
+    run = fit(small("train.epochs=1"), tmp_path / "run", progress=False, tensorboard=True)
+    assert list((run.path / "tensorboard").glob("events.*"))
+
+
+@pytest.mark.parametrize("name", ["post-vit", "post-cnn", "post-design", "cnn"])
+def test_every_kind_of_model_trains_and_reloads_as_it_was(tmp_path, name):
+    from vitreous.prediction import evaluate_run
+
+    run = fit(small("train.epochs=0.2", name=name), tmp_path / "run", progress=False)
+    again = evaluate_run(Run.open(run.path))
+    assert again.accuracy == pytest.approx(run.record["results"]["test"]["accuracy"], abs=1e-9)
+    assert again.nll == pytest.approx(run.record["results"]["test"]["nll"], rel=1e-6)
+
+
+def torchrun(path: Path, processes: int, config_file: Path) -> None:
+    script = (
+        "import sys; from pathlib import Path; from vitreous.config import Config; from vitreous.train.loop import fit\n"
+        f"fit(Config.model_validate_json(Path({str(config_file)!r}).read_text()), {str(path)!r}, progress=False)"
+    )
+    worker = path.with_suffix(".py")
+    worker.write_text(script)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", str(worker)],
+        check=True,
+        capture_output=True,
+        timeout=240,
+        env=environment,
+    )
+
+
+def test_two_processes_train_as_one(tmp_path):
+    """Same global batch, float64, no dropout: the losses of 50 steps agree within 1e-8, and evaluation is exact."""
+    config = small("train.precision=float64", "model.dropout=0", "model.drop_path=0", "train.log_every=1",
+                   "train.epochs=2.5", "train.optimizer=adamw")  # fmt: skip
+    file = tmp_path / "config.json"
+    file.write_text(config.model_dump_json())
+    one = fit(config, tmp_path / "one", progress=False)
+    torchrun(tmp_path / "two", 2, file)
+    two = Run.open(tmp_path / "two")
+    ours, theirs = timeless(one), timeless(two)
+    assert len([line for line in ours if line["event"] == "train"]) >= 50
+    assert [line["event"] for line in ours] == [line["event"] for line in theirs]
+    for a, b in zip(ours, theirs, strict=True):
+        assert a["loss"] == pytest.approx(b["loss"], abs=1e-8)
+        assert a["accuracy"] == pytest.approx(b["accuracy"], abs=1e-12)
+    assert two.record["resolved"]["world_size"] == 2
+    assert two.record["results"]["test"]["count"] == one.record["results"]["test"]["count"]
+
+
+def test_flushed_denormals_reach_every_thread():
+    """A parallel product of denormals is zero in all of its parts only if each worker thread flushes."""
+    script = (
+        "from vitreous import cpu; cpu.prepare(threads=2)\n"
+        "import torch; x = torch.full((4_000_000,), 1e-39); y = x * 1.0\n"
+        "print(int((y != 0).sum()), torch.get_num_threads())"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["0", "2"]
+    unprepared = script.replace("from vitreous import cpu; cpu.prepare(threads=2)\n", "")
+    result = subprocess.run([sys.executable, "-c", unprepared], capture_output=True, text=True, check=True)
+    assert int(result.stdout.split()[0]) > 0, "this test would pass without the setting"
+
+
+def test_the_record_tells_the_whole_configuration(tmp_path):
+    run = fit(small("train.epochs=0.1"), tmp_path / "run", progress=False)
+    record = json.loads((run.path / "config.json").read_text())
+    assert Config.model_validate(record["config"]) == run.config
+    assert record["preprocessing"]["mean"]
+    assert record["versions"]["torch"] == torch.__version__
+    assert record["data"]["class_names"] == list("0123456789")
