@@ -44,7 +44,9 @@ def build_config(kind: type[AnyConfig], values: Mapping[str, Any], source: str =
         return kind.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
+        # pydantic names the kind of model between "model" and its field; a person writes model.depth
+        kinds = ("vit", "cnn", "post-cnn", "post-vit", "post-design")
+        where = ".".join(str(part) for part in first["loc"] if part not in kinds)
         message = first["msg"].removeprefix("Value error, ")
         prefix = f"{source}: " if source else ""
         if first["type"] == "extra_forbidden":
@@ -318,6 +320,8 @@ def override(config: Config, settings: Iterable[str]) -> Config:
                 f"--set {setting!r}: {path.strip()!r} is a section; set one of {', '.join(target[field])}"
             )
         target[field] = _parse_value(text.strip())
+        if path.strip() == "model.kind":  # another kind of model has other fields: start from its defaults
+            values["model"] = build_config(Config, {"model": {"kind": target[field]}}).model.model_dump()
     return build_config(Config, values)
 
 

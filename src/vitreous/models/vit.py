@@ -217,7 +217,8 @@ class ViT(nn.Module):
                 if module.bias is not None:
                     nn.init.normal_(module.bias, std=1e-6) if ".mlp." in name else nn.init.zeros_(module.bias)
             elif isinstance(module, nn.Conv2d):  # LeCun normal, as Flax does
-                nn.init.trunc_normal_(module.weight, std=module.weight[0].numel() ** -0.5 / 0.87962566)
+                std = module.weight[0].numel() ** -0.5 / 0.87962566  # so that, cut at 2σ, it is 1 / √fan-in
+                nn.init.trunc_normal_(module.weight, std=std, a=-2 * std, b=2 * std)  # torch's bounds are not in σ
                 assert module.bias is not None
                 nn.init.zeros_(module.bias)
         for name, parameter in self.named_parameters():

@@ -1,0 +1,116 @@
+"""The import direction: each layer imports only from its own and from those above it (ARCHITECTURE.md)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "vitreous"
+
+#: From the ground up. A name is a module or a folder of src/vitreous; one that does not exist yet does no harm.
+LAYERS: list[set[str]] = [
+    {"errors", "cpu", "origins", "sources", "style"},
+    {"config", "presets"},
+    {"data", "models"},
+    {"preprocess", "interop"},
+    {"runs", "metrics", "prediction"},
+    {"train"},
+    {"comparison", "internals", "doctor", "conformance", "exporting"},
+    {"experiments", "studies", "serve", "environment"},
+    {"api", "cli", "__main__", "__init__"},
+]
+
+#: These read runs and nothing of how runs are made, so that looking never needs the training code.
+READ_RUNS_ONLY = {"comparison", "internals", "doctor", "conformance", "exporting"}
+
+#: Imports against the direction that have been agreed on: (file, module).
+ALLOWED: set[tuple[str, str]] = set()
+
+LAYER_OF = {unit: number for number, layer in enumerate(LAYERS) for unit in layer}
+FILES = {str(path.relative_to(SOURCE)): path for path in sorted(SOURCE.rglob("*.py"))}
+
+
+def unit_of(module: str) -> str:
+    """vitreous.models.vit → models; vitreous → __init__."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else "__init__"
+
+
+def module_of(file: str) -> str:
+    """models/vit.py → vitreous.models.vit; models/__init__.py → vitreous.models."""
+    return ".".join(("vitreous", *Path(file).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def imported_modules(source: str, file: str) -> set[str]:
+    """Every vitreous module that a file names in an import: at its top, inside a function or for types only."""
+    module = module_of(file)
+    package = (module if file.endswith("__init__.py") else module.rpartition(".")[0]).split(".")
+    tree, found = ast.parse(source), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            # `from vitreous import runs` names a module, `from vitreous.runs import Run` a name in one
+            found |= {f"vitreous.{alias.name}" for alias in node.names} if origin == "vitreous" else {origin}
+    if _reads_only_the_version(tree):
+        found.discard("vitreous")
+    return {name for name in found if name.split(".")[0] == "vitreous"} - {"vitreous.__version__"}
+
+
+def _reads_only_the_version(tree: ast.Module) -> bool:
+    """`import vitreous` would reach every public name; its version is all that a lower layer may take from it."""
+    used = {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "vitreous"
+    }
+    return used <= {"__version__"}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_imports_only_from_above(file: str) -> None:
+    unit = unit_of(module_of(file))
+    assert unit in LAYER_OF, f"give {unit!r} a place in LAYERS (and in ARCHITECTURE.md)"
+    for imported in imported_modules(FILES[file].read_text(encoding="utf-8"), file):
+        target = unit_of(imported)
+        assert target in LAYER_OF, f"{file} imports {imported}, which has no place in LAYERS"
+        if (file, imported) in ALLOWED:
+            continue
+        assert LAYER_OF[target] <= LAYER_OF[unit], f"{file} may not import {imported}: it stands in a later layer"
+        assert not (unit in READ_RUNS_ONLY and target == "train"), f"{file} reads runs; it may not import {imported}"
+
+
+def test_no_circles() -> None:
+    """Units of one layer may use each other, in one direction."""
+    edges: dict[str, set[str]] = {}
+    for file, path in FILES.items():
+        unit = unit_of(module_of(file))
+        imported = {unit_of(name) for name in imported_modules(path.read_text(encoding="utf-8"), file)}
+        edges.setdefault(unit, set()).update(imported - {unit})
+    for start in edges:
+        reached, waiting = set(), [*edges[start]]
+        while waiting:
+            unit = waiting.pop()
+            if unit not in reached:
+                reached.add(unit)
+                waiting += edges.get(unit, set())
+        assert start not in reached, f"{start} imports itself by a detour"
+
+
+def test_every_kind_of_import_counts() -> None:
+    source = """
+import vitreous
+from vitreous import runs, __version__
+from . import vit
+from ..train.loop import fit
+def later():
+    import vitreous.serve.app
+    return vitreous.fit
+"""
+    found = imported_modules(source, "models/cnn.py")
+    assert found == {"vitreous", "vitreous.runs", "vitreous.models", "vitreous.train.loop", "vitreous.serve.app"}
+    assert imported_modules("import vitreous\nprint(vitreous.__version__)", "runs.py") == set()
