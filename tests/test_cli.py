@@ -1,4 +1,4 @@
-"""The command line as a person meets it: answers on stdout, one clear sentence on stderr and exit code 2 for a mistake."""
+"""The command line as a person meets it: answers on stdout; for a mistake one sentence on stderr and exit code 2."""
 
 import json
 import os
@@ -48,7 +48,10 @@ def runs(tmp_path_factory) -> Path:
 
 def test_help_answers_quickly_and_without_torch():
     start = time.perf_counter()
-    script = "import sys; sys.argv = ['vitreous', '--help']\ntry:\n    from vitreous.cli import main; main()\nfinally:\n    print('torch' in sys.modules)"
+    script = (
+        "import sys; sys.argv = ['vitreous', '--help']\n"
+        "try:\n    from vitreous.cli import main; main()\nfinally:\n    print('torch' in sys.modules)"
+    )
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert result.stdout.strip().endswith("False"), "torch was imported only to print the help"
     assert "train" in result.stdout
@@ -199,6 +202,35 @@ def test_runs_on_other_data_are_not_compared(vitreous_command, runs, tmp_path):
     code, _, errors = vitreous_command("compare", runs / "vit", tmp_path / "other", "-o", tmp_path / "out")
     assert code == 2
     assert "models are compared on the same data" in errors
+
+
+def test_convert_there_and_back(vitreous_command, runs, tmp_path):
+    code, out, _ = vitreous_command("convert", runs / "vit", tmp_path / "hf", "--to", "hf")
+    assert code == 0
+    assert "tensors written" in out
+    code, out, _ = vitreous_command("convert", tmp_path / "hf", tmp_path / "back", "--to", "vitreous")
+    assert code == 0
+    assert "none left over" in out
+    first = json.loads(vitreous_command("evaluate", "--run", runs / "vit", "--json")[1])
+    again = json.loads(vitreous_command("evaluate", "--run", tmp_path / "back", "--data", "digits", "--json")[1])
+    assert again["nll"] == pytest.approx(first["nll"], rel=1e-4)
+    code, _, errors = vitreous_command("evaluate", "--run", tmp_path / "back")
+    assert code == 2
+    assert "name some with --data" in errors
+    code, _, errors = vitreous_command("convert", runs / "cnn", tmp_path / "x", "--to", "hf")
+    assert code == 2
+    assert "holds a cnn" in errors
+    code, _, errors = vitreous_command("convert", runs / "vit", tmp_path / "x", "--to", "onnx")
+    assert code == 2
+    assert "choose from timm, hf, torchvision, google, vitreous" in errors
+
+
+def test_paper(vitreous_command, runs):
+    code, out, _ = vitreous_command("paper", "vit-b16", "--json")
+    assert code == 0
+    assert json.loads(out)["summary"]["same"] > 10
+    code, out, _ = vitreous_command("paper", "--run", runs / "vit")
+    assert "Eq. 1" in out
 
 
 def test_resume_refuses_other_settings(vitreous_command, runs):

@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"runs", "metrics", "prediction"},
     {"train"},
     {"comparison", "internals", "doctor", "conformance", "exporting"},
-    {"experiments", "studies", "serve", "environment"},
+    {"experiments", "studies", "serve", "environment", "conversion"},
     {"api", "cli", "__main__", "__init__"},
 ]
 

@@ -8,7 +8,7 @@ import torch
 from vitreous.config import override
 from vitreous.errors import ConfigError, RunError
 from vitreous.presets import preset
-from vitreous.runs import Checkpoint, Run, free_folder, new_run_path
+from vitreous.runs import ResumePoint, Run, free_folder, new_run_path
 from vitreous.train.loop import fit
 
 
@@ -48,25 +48,25 @@ def test_opening_gives_back_what_was_trained(finished):
 
 
 def test_no_such_folder(tmp_path):
-    with pytest.raises(RunError, match="there is no run folder .*nowhere.*vitreous train"):
+    with pytest.raises(RunError, match=r"there is no run folder .*nowhere.*vitreous train"):
         Run.open(tmp_path / "nowhere")
 
 
 def test_a_folder_that_is_no_run(tmp_path):
-    with pytest.raises(RunError, match="is not a run folder: it has no config.json"):
+    with pytest.raises(RunError, match=r"is not a run folder: it has no config.json"):
         Run.open(tmp_path)
 
 
 def test_missing_weights(copy):
     (copy / "model.safetensors").unlink()
-    with pytest.raises(RunError, match="is missing model.safetensors"):
+    with pytest.raises(RunError, match=r"is missing model.safetensors"):
         Run.open(copy).load_model()
 
 
 def test_an_unfinished_run_says_how_to_finish_it(copy):
     edit(copy, status="training")
     (copy / "model.safetensors").unlink()
-    with pytest.raises(RunError, match="no weights yet: finish it with `vitreous train --resume"):
+    with pytest.raises(RunError, match=r"no weights yet: finish it with `vitreous train --resume"):
         Run.open(copy).load_model()
 
 
@@ -135,7 +135,7 @@ def test_metrics_edited_by_hand(copy):
 
 def test_an_existing_folder_is_left_alone(copy, finished):
     before = (copy / "config.json").read_bytes()
-    with pytest.raises(RunError, match="exists already: add --resume .*or name another with -o"):
+    with pytest.raises(RunError, match=r"exists already: add --resume .*or name another with -o"):
         fit(finished.config, copy, progress=False)
     assert (copy / "config.json").read_bytes() == before
 
@@ -149,7 +149,7 @@ def test_resuming_a_finished_run_changes_nothing(copy):
 def test_every_truncation_of_a_checkpoint_falls_back(copy):
     run = Run.open(copy)
     for step in (1, 2):
-        run.save_checkpoint(Checkpoint(step, {"x": torch.full((50,), float(step))}, {}))
+        run.save_resume_point(ResumePoint(step, {"x": torch.full((50,), float(step))}, {}))
     file = copy / "resume" / "step-000000002.safetensors"
     whole = file.read_bytes()
     for percent in range(0, 100, 5):
@@ -164,7 +164,7 @@ def test_every_truncation_of_a_checkpoint_falls_back(copy):
 def test_only_the_last_two_checkpoints_stay(copy):
     run = Run.open(copy)
     for step in range(1, 6):
-        run.save_checkpoint(Checkpoint(step, {"x": torch.zeros(1)}, {}))
+        run.save_resume_point(ResumePoint(step, {"x": torch.zeros(1)}, {}))
     assert sorted(file.name for file in (copy / "resume").iterdir()) == [
         "step-000000004.json", "step-000000004.safetensors", "step-000000005.json", "step-000000005.safetensors",
     ]  # fmt: skip

@@ -11,11 +11,12 @@ from torch import nn
 from vitreous import experiments
 from vitreous.comparison import Comparison
 from vitreous.config import Config, override
+from vitreous.interop import load_model
 from vitreous.models import build
 from vitreous.prediction import Evaluation, Prediction, evaluate_run, predict_images
 from vitreous.preprocess import ImageLike
 from vitreous.presets import preset
-from vitreous.runs import Run, open_run
+from vitreous.runs import Run, is_run, open_run
 from vitreous.train import loop
 
 
@@ -33,7 +34,10 @@ def create(config: Config | str = "vit", **model_settings: Any) -> nn.Module:
 
 
 def load(path: Run | Path | str | None = None) -> nn.Module:
-    """The trained model of a run folder, in eval mode; None: the ViT in the box."""
+    """A trained model in eval mode: of a run folder, or of a published checkpoint (timm, Hugging Face, torchvision,
+    Google npz; see `vitreous.interop.load_model` for its options); None: the ViT in the box."""
+    if isinstance(path, Path | str) and not is_run(path) and Path(path).exists():
+        return load_model(path)[0]
     return _as_run(path).load_model()
 
 
@@ -57,9 +61,15 @@ def fit(
     return loop.fit(chosen, out, resume=resume, device=device, progress=progress)
 
 
-def evaluate(run: Run | Path | str | None = None, split: str = "test", batch_size: int | None = None) -> Evaluation:
-    """A run's answers on a split of its data: `.accuracy`, `.nll`, `.calibration_error`, `.logits`, `.labels`."""
-    return evaluate_run(_as_run(run), split, batch_size)
+def evaluate(
+    run: Run | Path | str | None = None,
+    split: str = "test",
+    *,
+    data: str | Path | None = None,
+    batch_size: int | None = None,
+) -> Evaluation:
+    """A run's answers on a split of its data, or of other data: `.accuracy`, `.nll`, `.logits`, …"""
+    return evaluate_run(_as_run(run), split, batch_size, None if data is None else str(data))
 
 
 def predict(images: ImageLike | Sequence[ImageLike], run: Run | Path | str | None = None) -> list[Prediction]:

@@ -214,6 +214,10 @@ def train(
     out: OutOption = None,
     settings: SetOption = None,
     config_file: Annotated[Path | None, typer.Option("--config", help="A TOML file laid over the preset.")] = None,
+    weights: Annotated[
+        str | None, typer.Option("--from", help="Fine-tune: a run, or a published checkpoint, to start from.")
+    ] = None,
+    head_only: Annotated[bool, typer.Option("--head-only", help="Train the head alone (a linear probe).")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run named by -o.")] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads; left out: all cores.")] = None,
     compile_: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
@@ -225,8 +229,9 @@ def train(
 
     flags = {"train.epochs": epochs, "train.budget_seconds": seconds, "train.threads": threads}
     settings = (settings or []) + [f"{key}={value}" for key, value in flags.items() if value is not None]
-    if compile_:
-        settings.append("train.compile=true")
+    settings += ["train.compile=true"] * compile_ + ["train.freeze=backbone"] * head_only
+    if weights is not None:
+        settings.append(f"start.weights={json.dumps(weights)}")
     if resume:
         asked = {"the preset": preset, "--data": data, "--seed": seed, "--config": config_file, "settings": settings}
         given = [word for word, value in asked.items() if value not in (None, [])]
@@ -297,6 +302,7 @@ def demo(
 @app.command()
 def evaluate(
     run: RunOption = None,
+    data: Annotated[str | None, typer.Option("--data", help="Other data than the run's own.")] = None,
     split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
     batch_size: Annotated[
         int | None, typer.Option(help="Images at a time; a sound model does not care.", min=1)
@@ -309,7 +315,7 @@ def evaluate(
     from vitreous.runs import open_run
 
     opened = open_run(run)
-    evaluation = evaluate_run(opened, split, batch_size)
+    evaluation = evaluate_run(opened, split, batch_size, data)
     interval = wilson_interval(evaluation.correct, evaluation.count)
     if as_json:
         _print_json(
@@ -348,6 +354,64 @@ def predict(
         print(f"{path}: {answer.label}  {answer.probability:.1%}  (then {rest})")
         for note in answer.notes:
             print(f"  {note}")
+
+
+@app.command()
+def paper(
+    preset: Annotated[str | None, typer.Argument(help="A preset; or name a run with --run.")] = None,
+    run: RunOption = None,
+    settings: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Is this the paper's ViT? A sheet that measures a model item by item."""
+    from vitreous import conformance
+
+    if run is not None:
+        from vitreous.runs import Run
+
+        opened = Run.open(run)
+        config, model = opened.config, opened.load_model()
+    else:
+        config, model = _config(preset or "vit", None, None, settings), None
+    rows = conformance.conformance(config, model)
+    if as_json:
+        _print_json(conformance.as_json(rows))
+    else:
+        _print(conformance.conformance_table(rows, title=config.name))
+
+
+@app.command()
+def convert(
+    source: Annotated[
+        Path, typer.Argument(help="A run, or a checkpoint of timm, Hugging Face, torchvision or Google.")
+    ],
+    target: Annotated[Path, typer.Argument(help="Where to write.")],
+    to: Annotated[str, typer.Option("--to", help="timm, hf, torchvision, google, or vitreous (a run folder).")],
+    num_heads: Annotated[int | None, typer.Option(help="Where the file does not say.", min=1)] = None,
+    image_size: Annotated[int | None, typer.Option(help="Fit the positions to this size.", min=1)] = None,
+    patch_size: Annotated[int | None, typer.Option(help="Fit the patch kernel to this size.", min=1)] = None,
+    channels: Annotated[int | None, typer.Option(help="Fit the input to so many channels.", min=1)] = None,
+    allow_partial: Annotated[bool, typer.Option("--allow-partial", help="Take what fits; list what does not.")] = False,
+    approximate: Annotated[
+        bool, typer.Option("--approximate", help="Write even if the target has another GELU or epsilon; says so.")
+    ] = False,
+) -> None:
+    """Bring weights from one library's layout to another's; every tensor is accounted for."""
+    from vitreous.conversion import convert as run_conversion
+
+    lines = run_conversion(
+        source,
+        target,
+        to,
+        num_heads=num_heads,
+        image_size=image_size,
+        patch_size=patch_size,
+        channels=channels,
+        allow_partial=allow_partial,
+        approximate=approximate,
+    )
+    for line in lines:
+        print(line)
 
 
 @app.command()

@@ -44,9 +44,9 @@ def build_config(kind: type[AnyConfig], values: Mapping[str, Any], source: str =
         return kind.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
+        section, *path = (str(part) for part in first["loc"]) if first["loc"] else ("",)
         # pydantic names the kind of model between "model" and its field; a person writes model.depth
-        kinds = ("vit", "cnn", "post-cnn", "post-vit", "post-design")
-        where = ".".join(str(part) for part in first["loc"] if part not in kinds)
+        where = ".".join([section, *(path[1:] if section == "model" else path)])
         message = first["msg"].removeprefix("Value error, ")
         prefix = f"{source}: " if source else ""
         if first["type"] == "extra_forbidden":
@@ -272,6 +272,19 @@ class TrainConfig(_Frozen):
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     threads: Positive | None = None  # None: what this machine has
     compile: bool = False
+    freeze: Literal["none", "backbone"] = "none"  # backbone: only the head learns (a linear probe)
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = (
+        1.0  # the learning rate's factor from each layer to the one below
+    )
+
+
+class StartConfig(_Frozen):
+    """Fine-tuning: the weights to start from, and what their file may leave open."""
+
+    weights: str | None = None  # a run folder or a published checkpoint; None: a fresh model
+    num_heads: Positive | None = None  # where the file does not say
+    trained_size: Size | None = None  # likewise, for grids that are not square
+    allow_partial: bool = False  # take what fits and start the rest afresh
 
 
 class Config(_Frozen):
@@ -281,6 +294,7 @@ class Config(_Frozen):
     model: ModelConfig = ViTConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()
+    start: StartConfig = StartConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
 
@@ -309,7 +323,7 @@ def override(config: Config, settings: Iterable[str]) -> Config:
         for section in sections:
             if not isinstance(target.get(section), dict):
                 raise ConfigError(
-                    f"--set {setting!r}: there is no section {section!r}; sections are model, data, train"
+                    f"--set {setting!r}: there is no section {section!r}; sections are model, data, train, start"
                 )
             target = target[section]
         if field not in target:

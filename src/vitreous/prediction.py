@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vitreous import metrics
+from vitreous.config import DataConfig
 from vitreous.cpu import prepare
 from vitreous.data.datasets import Split, load_dataset
 from vitreous.errors import DataError
@@ -78,16 +79,33 @@ def evaluate_model(model: nn.Module, split: Split, preprocessing: Preprocessing,
     return Evaluation(compute_logits(model, split.images, preprocessing, batch_size).numpy(), split.labels.numpy())
 
 
-def evaluate_run(run: Run, split_name: str = "test", batch_size: int | None = None) -> Evaluation:
-    """A run's model on a split of the data it was trained on."""
+def evaluate_run(
+    run: Run, split_name: str = "test", batch_size: int | None = None, data: str | None = None
+) -> Evaluation:
+    """A run's model on a split of the data it was trained on, or of other data with as many classes."""
     prepare()
-    dataset = load_dataset(run.config.data)
+    chosen = run.config.data
+    if data is not None:
+        preprocessing = run.preprocessing
+        chosen = DataConfig(name=data, image_size=preprocessing.image_size, channels=_one_or_three(preprocessing))
+    if not chosen.name:
+        raise DataError(f"{str(run.path)!r} was converted and has no data of its own: name some with --data")
+    dataset = load_dataset(chosen)
+    if dataset.num_classes != len(run.class_names):
+        raise DataError(
+            f"{dataset.name} has {dataset.num_classes} classes and the model answers with {len(run.class_names)}:"
+            " choose data with as many, or fine-tune with `vitreous train --from`"
+        )
     split: Split | None = {"train": dataset.train, "val": dataset.val, "test": dataset.test}.get(split_name)
     if split is None:
         raise DataError(f"there is no split {split_name!r}; choose from train, val, test")
     if not len(split):
         raise DataError(f"the {split_name} split of {dataset.name} is empty; choose another with --split")
     return evaluate_model(run.load_model(), split, run.preprocessing, batch_size or run.config.train.eval_batch_size)
+
+
+def _one_or_three(preprocessing: Preprocessing) -> Literal[1, 3] | None:
+    return cast(Literal[1, 3], preprocessing.channels) if preprocessing.channels in (1, 3) else None
 
 
 @dataclass(frozen=True)

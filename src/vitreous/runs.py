@@ -12,13 +12,13 @@ import json
 import platform
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import vitreous
-from vitreous.config import Config, build_config
+from vitreous.config import Config, DataConfig, build_config
 from vitreous.data.datasets import Dataset
 from vitreous.errors import RunError, VitreousError
 from vitreous.preprocess import Preprocessing
@@ -27,13 +27,15 @@ from vitreous.sources import atomic_write_bytes, atomic_write_text
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from vitreous.models import ViT
+
 FORMAT = 1
 CONFIG, WEIGHTS, METRICS, RESUME = "config.json", "model.safetensors", "metrics.jsonl", "resume"
-_KEPT_CHECKPOINTS = 2  # the newest, and the one before it in case the newest was cut short
+_KEPT_RESUME_POINTS = 2  # the newest, and the one before it in case the newest was cut short
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class ResumePoint:
     """What exact resume needs at one step: named tensors, and plain numbers beside them."""
 
     step: int
@@ -58,8 +60,39 @@ class Run:
     # --- making and opening --------------------------------------------------------------------------------
 
     @classmethod
-    def create(cls, path: Path, config: Config, dataset: Dataset, resolved: Mapping[str, Any]) -> Run:
-        """A new folder; an existing one that holds anything is left alone."""
+    def create(
+        cls, path: Path, config: Config, dataset: Dataset, preprocessing: Preprocessing, resolved: Mapping[str, Any]
+    ) -> Run:
+        """A new folder for a training; an existing one that holds anything is left alone."""
+        data = {
+            "name": dataset.name,
+            "class_names": list(dataset.class_names),
+            "images": {"train": len(dataset.train), "val": len(dataset.val), "test": len(dataset.test)},
+            "checksums": dataset.checksums,
+            "notes": list(dataset.notes),
+        }
+        return cls._create(path, config, preprocessing, data, resolved)
+
+    @classmethod
+    def adopt(
+        cls, path: Path, model: ViT, preprocessing: Preprocessing, class_names: Sequence[str], notes: Sequence[str]
+    ) -> Run:
+        """A run of somebody else's weights: no data and no metrics, but everything that predicting and looking need."""
+        config = Config(name=path.name, model=model.config, data=DataConfig(name=""))
+        data = {"name": "", "class_names": list(class_names), "images": {}, "checksums": {}, "notes": list(notes)}
+        run = cls._create(path, config, preprocessing, data, {})
+        run.finish(model, {})
+        return run
+
+    @classmethod
+    def _create(
+        cls,
+        path: Path,
+        config: Config,
+        preprocessing: Preprocessing,
+        data: Mapping[str, Any],
+        resolved: Mapping[str, Any],
+    ) -> Run:
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise RunError(f"{str(path)!r} exists already: add --resume to go on with it, or name another with -o")
@@ -69,25 +102,19 @@ class Run:
             "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "status": "training",
             "config": config.model_dump(mode="json"),
-            "preprocessing": Preprocessing.for_dataset(dataset).model_dump(mode="json"),
-            "data": {
-                "name": dataset.name,
-                "class_names": list(dataset.class_names),
-                "images": {"train": len(dataset.train), "val": len(dataset.val), "test": len(dataset.test)},
-                "checksums": dataset.checksums,
-                "notes": list(dataset.notes),
-            },
+            "preprocessing": preprocessing.model_dump(mode="json"),
+            "data": dict(data),
             "resolved": dict(resolved),
             "versions": versions(),
         }
         run = cls(path, record)
         try:
             path.mkdir(parents=True, exist_ok=True)
+            run.write_record()
         except OSError as error:
             raise RunError(
-                f"cannot make the run folder {str(path)!r}: {error.strerror}; name another with -o"
+                f"cannot write the run folder {str(path)!r}: {error.strerror}; name another with -o"
             ) from None
-        run.write_record()
         return run
 
     @classmethod
@@ -170,48 +197,48 @@ class Run:
 
     # --- checkpoints: exact resume -------------------------------------------------------------------------
 
-    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+    def save_resume_point(self, point: ResumePoint) -> None:
         """Tensors first, then the small file that vouches for them by SHA-256; older ones go last."""
         from safetensors.torch import save
 
         folder = self.path / RESUME
         folder.mkdir(exist_ok=True)
-        stem = f"step-{checkpoint.step:09d}"
-        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()})
+        stem = f"step-{point.step:09d}"
+        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in point.tensors.items()})
         metrics = self.path / METRICS
         facts = {
-            **checkpoint.facts,
-            "step": checkpoint.step,
+            **point.facts,
+            "step": point.step,
             "sha256": hashlib.sha256(data).hexdigest(),
             "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
         }
         atomic_write_bytes(folder / f"{stem}.safetensors", data)
         atomic_write_text(folder / f"{stem}.json", json.dumps(facts))
-        for old in sorted(folder.glob("step-*.json"))[:-_KEPT_CHECKPOINTS]:
+        for old in sorted(folder.glob("step-*.json"))[:-_KEPT_RESUME_POINTS]:
             old.unlink()
             old.with_suffix(".safetensors").unlink(missing_ok=True)
 
-    def rewind(self) -> Checkpoint | None:
+    def rewind(self) -> ResumePoint | None:
         """Go back to the newest whole checkpoint: metrics.jsonl is cut to what it was then. None: start over."""
         for file in sorted((self.path / RESUME).glob("step-*.json"), reverse=True):
-            checkpoint = _read_checkpoint(file)
-            if checkpoint is not None:
+            point = _read_resume_point(file)
+            if point is not None:
                 with (self.path / METRICS).open("ab") as metrics:
-                    metrics.truncate(checkpoint.facts["metrics_bytes"])
-                return checkpoint
+                    metrics.truncate(point.facts["metrics_bytes"])
+                return point
         if (self.path / METRICS).exists():
             (self.path / METRICS).write_bytes(b"")
         return None
 
 
-def _read_checkpoint(facts_file: Path) -> Checkpoint | None:
+def _read_resume_point(facts_file: Path) -> ResumePoint | None:
     """None where the file was cut short or its tensors are not the ones it vouches for."""
     try:
         facts = json.loads(facts_file.read_text(encoding="utf-8"))
         data = facts_file.with_suffix(".safetensors").read_bytes()
         if hashlib.sha256(data).hexdigest() != facts["sha256"]:
             return None
-        return Checkpoint(facts["step"], _read_tensors(data, facts_file), facts)
+        return ResumePoint(facts["step"], _read_tensors(data, facts_file), facts)
     except (OSError, ValueError, KeyError, VitreousError):
         return None
 
@@ -272,6 +299,12 @@ def versions() -> dict[str, str]:
     import torch
 
     return {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
+
+
+def is_run(path: Path | str) -> bool:
+    """Whether a folder is a run of ours; published checkpoints may have a config.json of another kind."""
+    file = Path(path) / CONFIG
+    return file.is_file() and '"preprocessing"' in file.read_text(encoding="utf-8", errors="replace")
 
 
 BOX = Path(__file__).parent / "box"  # the models that come with the package, as small runs

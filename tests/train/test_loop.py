@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from vitreous.config import Config, override
 from vitreous.data.datasets import load_dataset
-from vitreous.errors import ConfigError, RunError
+from vitreous.errors import CheckpointError, ConfigError, RunError
 from vitreous.presets import preset
 from vitreous.runs import Run
 from vitreous.train.loop import fit
@@ -96,7 +96,7 @@ def interrupted(path: Path, config: Config) -> subprocess.CompletedProcess:
     file = path.with_suffix(".json")
     file.write_text(config.model_dump_json())
     script = (
-        "import json, sys; from pathlib import Path; from vitreous.config import Config; from vitreous.train.loop import fit\n"
+        "from pathlib import Path; from vitreous.config import Config; from vitreous.train.loop import fit\n"
         f"fit(Config.model_validate_json(Path({str(file)!r}).read_text()), {str(path)!r}, progress=False)"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
@@ -106,26 +106,14 @@ def interrupted(path: Path, config: Config) -> subprocess.CompletedProcess:
     return subprocess.CompletedProcess([], process.returncode, "", errors)
 
 
+def long_training(path: Path) -> subprocess.Popen:
+    arguments = ["--data", "digits", "--epochs", "500", "--set", "train.checkpoint_seconds=0", "--threads", "1"]
+    return subprocess.Popen(command("train", "vit", *arguments, "-o", str(path)), stderr=subprocess.PIPE, text=True)
+
+
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     path = tmp_path / "run"
-    process = subprocess.Popen(
-        command(
-            "train",
-            "vit",
-            "--data",
-            "digits",
-            "--epochs",
-            "500",
-            "--set",
-            "train.checkpoint_seconds=0",
-            "--threads",
-            "1",
-            "-o",
-            str(path),
-        ),  # fmt: skip
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = long_training(path)
     wait_for_checkpoint(path, 3, process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -139,24 +127,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
 
 def test_sigterm_ends_with_143(tmp_path):
     path = tmp_path / "run"
-    process = subprocess.Popen(
-        command(
-            "train",
-            "vit",
-            "--data",
-            "digits",
-            "--epochs",
-            "500",
-            "--set",
-            "train.checkpoint_seconds=0",
-            "--threads",
-            "1",
-            "-o",
-            str(path),
-        ),  # fmt: skip
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = long_training(path)
     wait_for_checkpoint(path, 2, process)
     process.terminate()
     process.communicate(timeout=60)
@@ -207,7 +178,7 @@ def test_a_model_that_does_not_fit_the_data_says_how_to_make_it_fit(tmp_path):
 
 def test_bfloat16_is_refused_where_it_crashes(tmp_path, monkeypatch):
     monkeypatch.setattr("vitreous.cpu.bfloat16_works", lambda: False)
-    with pytest.raises(ConfigError, match="bfloat16.*does not run on this CPU"):
+    with pytest.raises(ConfigError, match=r"bfloat16.*does not run on this CPU"):
         fit(small("train.precision=bfloat16"), tmp_path / "run", progress=False)
 
 
@@ -245,7 +216,7 @@ def test_every_kind_of_model_trains_and_reloads_as_it_was(tmp_path, name):
 
 def torchrun(path: Path, processes: int, config_file: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from vitreous.config import Config; from vitreous.train.loop import fit\n"
+        "from pathlib import Path; from vitreous.config import Config; from vitreous.train.loop import fit\n"
         f"fit(Config.model_validate_json(Path({str(config_file)!r}).read_text()), {str(path)!r}, progress=False)"
     )
     worker = path.with_suffix(".py")
@@ -258,6 +229,45 @@ def torchrun(path: Path, processes: int, config_file: Path) -> None:
         timeout=240,
         env=environment,
     )
+
+
+def test_fine_tuning_starts_from_a_run_and_is_better_for_it(tmp_path):
+    first = fit(small("train.epochs=8", "model.dropout=0"), tmp_path / "first", progress=False)
+    few = ["data.train_per_class=5", "train.epochs=4", "train.batch_size=25", "model.dropout=0"]
+    scratch = fit(small(*few), tmp_path / "scratch", progress=False)
+    tuned = fit(small(*few, f"start.weights={json.dumps(str(first.path))}"), tmp_path / "tuned", progress=False)
+    gain = tuned.record["results"]["test"]["accuracy"] - scratch.record["results"]["test"]["accuracy"]
+    assert gain > 0.2
+    assert "a new classifier for 10 classes" in " ".join(tuned.record["resolved"]["starting_weights"])
+
+
+def test_a_linear_probe_changes_the_head_alone(tmp_path):
+    first = fit(small("train.epochs=0.5"), tmp_path / "first", progress=False)
+    settings = ["train.freeze=backbone", "train.epochs=0.5", "train.ema_decay=0"]
+    probe = fit(small(*settings, f"start.weights={json.dumps(str(first.path))}"), tmp_path / "probe", progress=False)
+    before, after = load_file(first.path / "model.safetensors"), load_file(probe.path / "model.safetensors")
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {"head.weight", "head.bias"}
+
+
+def test_fine_tuning_keeps_the_normalisation_of_its_weights(tmp_path):
+    first = fit(small("train.epochs=0.2"), tmp_path / "first", progress=False)
+    record = json.loads((first.path / "config.json").read_text())
+    record["preprocessing"].update(mean=[0.25], std=[0.5])
+    (first.path / "config.json").write_text(json.dumps(record))
+    tuned = fit(
+        small("train.epochs=0.2", f"start.weights={json.dumps(str(first.path))}"), tmp_path / "t", progress=False
+    )
+    assert (tuned.preprocessing.mean, tuned.preprocessing.std) == ((0.25,), (0.5,))
+
+
+def test_fine_tuning_from_what_is_no_vit(tmp_path):
+    cnn = fit(small("train.epochs=0.1", name="cnn"), tmp_path / "cnn", progress=False)
+    with pytest.raises(RunError, match="holds a cnn; --from needs a ViT"):
+        fit(small(f"start.weights={json.dumps(str(cnn.path))}"), tmp_path / "run", progress=False)
+    with pytest.raises(CheckpointError, match="nowhere"):
+        fit(small("start.weights=nowhere.npz"), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
 
 
 def test_two_processes_train_as_one(tmp_path):

@@ -1,6 +1,7 @@
 """Optimizers and schedules against independent computations."""
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -60,7 +61,7 @@ def test_decay_spares_biases_norms_class_token_and_positions():
 
 def test_muon_takes_block_matrices_only():
     model = build(ViTConfig(dim=32, depth=1, num_heads=2, mlp_dim=64, positions="relative"))
-    muon, adamw = make_optimizers(model, TrainConfig(optimizer="muon"))
+    muon, _ = make_optimizers(model, TrainConfig(optimizer="muon"))
     assert isinstance(muon, Muon)
     held = {id(p) for group in muon.param_groups for p in group["params"]}
     names = {name for name, p in model.named_parameters() if id(p) in held}
@@ -78,7 +79,7 @@ def test_schedules(schedule):
     if schedule == "constant":
         assert set(rest) == {1.0}
     else:
-        assert all(a >= b for a, b in zip(rest, rest[1:], strict=False))
+        assert all(a >= b for a, b in itertools.pairwise(rest))
         assert rest[450] == pytest.approx(0.525, abs=1e-6)
         assert rest[-1] == pytest.approx(0.05, abs=2e-3)
 
@@ -106,3 +107,16 @@ def test_averaged_weights_follow_the_formula():
         expected = decay * expected + (1 - decay) * model.weight.detach()
     torch.testing.assert_close(average.averaged.weight, expected)
     assert not any(p.requires_grad for p in average.averaged.parameters())
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
+def test_layer_decay_slows_the_lower_layers(optimizer):
+    model = build(ViTConfig(dim=32, depth=3, num_heads=2, mlp_dim=64))
+    config = TrainConfig(optimizer=optimizer, layer_decay=0.5, lr=1.0, muon_lr=1.0)
+    rates = {
+        id(p): group["lr"] for o in make_optimizers(model, config) for group in o.param_groups for p in group["params"]
+    }
+    by_name = {name: rates[id(p)] for name, p in model.named_parameters()}
+    assert by_name["head.weight"] == by_name["norm.weight"] == 1.0
+    assert [by_name[f"blocks.{i}.attn.qkv.weight"] for i in range(3)] == [0.125, 0.25, 0.5]
+    assert by_name["pos_embed"] == by_name["patch_embed.proj.weight"] == 0.0625

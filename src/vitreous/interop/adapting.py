@@ -15,6 +15,7 @@ from vitreous.errors import CheckpointError
 from vitreous.interop.checkpoint import HEAD, Checkpoint, Origin, expected_shapes
 from vitreous.interop.patches import change_channels, resize_patch_kernel
 from vitreous.interop.positions import RULE_IN_WORDS, resize_positions
+from vitreous.preprocess import Preprocessing
 
 #: What the weights decide. A configuration that says otherwise describes another model.
 _ARCHITECTURE = (
@@ -29,6 +30,12 @@ class Adapted:
     tensors: dict[str, Tensor]
     changes: list[str]
     origin: Origin
+
+    def normalise_as_before(self, preprocessing: Preprocessing) -> Preprocessing:
+        """`preprocessing` with the input normalisation the weights were trained with, where it is known."""
+        if self.origin.mean is None or self.origin.std is None:
+            return preprocessing
+        return preprocessing.model_copy(update={"mean": self.origin.mean, "std": self.origin.std})
 
 
 def take_architecture(checkpoint: Checkpoint, config: ViTConfig) -> ViTConfig:

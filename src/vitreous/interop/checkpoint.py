@@ -115,10 +115,16 @@ class Checkpoint:
         return Preprocessing(**geometry, mean=mean, std=std, resize="bilinear", polarity="as-is")
 
     @classmethod
-    def of_model(cls, model: ViT, origin: Origin | None = None) -> Checkpoint:
+    def of_model(
+        cls,
+        model: ViT,
+        origin: Origin | None = None,
+        mean: tuple[float, ...] | None = None,
+        std: tuple[float, ...] | None = None,
+    ) -> Checkpoint:
         """A model of ours as a checkpoint, for `adapt`: transfer from one run to another."""
         config, tensors = model.config, dict(model.state_dict())
-        origin = origin or Origin("vitreous", config.norm_eps, config.gelu, "timm")
+        origin = origin or Origin("vitreous", config.norm_eps, config.gelu, "timm", mean, std)
         return cls(Path(), tensors, config, origin, total=len(tensors), used=len(tensors))
 
 

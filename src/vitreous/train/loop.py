@@ -22,20 +22,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous import cpu
-from vitreous.config import Config
+from vitreous.config import Config, StartConfig, ViTConfig
 from vitreous.data.augment import augment
 from vitreous.data.batches import Plan
 from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.errors import ConfigError, RunError, VitreousError
-from vitreous.models import build
+from vitreous.interop import Adapted, Checkpoint, adapt, read_checkpoint, take_architecture
+from vitreous.models import ViT, build
 from vitreous.prediction import Evaluation, compute_logits
 from vitreous.preprocess import Preprocessing
-from vitreous.runs import Checkpoint, Run, new_run_path
+from vitreous.runs import ResumePoint, Run, is_run, new_run_path
 from vitreous.train import distributed
 from vitreous.train.optim import AveragedWeights, lr_factor, make_optimizers
 from vitreous.train.progress import Reporter, Silent, reporter
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
+
+
+Weights = dict[str, Tensor]
 
 
 class TrainingInterrupted(VitreousError):
@@ -60,10 +64,10 @@ def fit(
     With `resume`, `out` is an unfinished run: its own configuration counts, and it goes on where it stopped.
     """
     with distributed.group() as group:
-        run, dataset = _open_or_create(config, out, resume, device, group)
+        run, dataset, weights = _open_or_create(config, out, resume, device, group)
         if run.is_done:
             return run
-        trainer = Trainer(run, dataset, group)
+        trainer = Trainer(run, dataset, group, weights)
         title = f"{run.config.name} on {dataset.name}"
         show: Reporter = reporter(title) if progress and group.is_main else Silent()
         board = _tensorboard(run.path) if tensorboard and group.is_main else None
@@ -86,7 +90,7 @@ def fit_to_data(config: Config, dataset: Dataset) -> Config:
 
 def _open_or_create(
     config: Config, out: Path | str | None, resume: bool, device: str, group: distributed.Group
-) -> tuple[Run, Dataset]:
+) -> tuple[Run, Dataset, Weights | None]:
     if resume:
         if out is None:
             raise RunError("--resume needs the run to go on with: name it with -o RUN")
@@ -94,22 +98,58 @@ def _open_or_create(
         dataset = load_dataset(run.config.data)
         if dataset.checksums != run.record["data"]["checksums"]:
             raise RunError(f"the data {dataset.name!r} changed since {str(run.path)!r} was started; train a new run")
-        return run, dataset
+        weights = starting_weights(run.config, dataset)[1].tensors if run.config.start.weights else None
+        return run, dataset, weights
     if not config.data.name:
         raise ConfigError(
             f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)"
         )
     dataset = load_dataset(config.data)
-    config = fit_to_data(config, dataset)
-    resolved = _resolve(config, dataset, device, group)
+    preprocessing, weights, notes = Preprocessing.for_dataset(dataset), None, []
+    if config.start.weights is None:
+        config = fit_to_data(config, dataset)
+    else:
+        config, adapted = starting_weights(config, dataset)
+        preprocessing, weights, notes = adapted.normalise_as_before(preprocessing), adapted.tensors, adapted.changes
+    resolved = _resolve(config, dataset, preprocessing, device, group)
     path = Path(out) if out is not None else new_run_path(config)
     if group.is_main:
-        Run.create(path, config, dataset, resolved)
+        Run.create(path, config, dataset, preprocessing, {**resolved, "starting_weights": notes})
     group.barrier()
-    return Run.open(path), dataset
+    return Run.open(path), dataset, weights
 
 
-def _resolve(config: Config, dataset: Dataset, device: str, group: distributed.Group) -> dict[str, Any]:
+def starting_weights(config: Config, dataset: Dataset) -> tuple[Config, Adapted]:
+    """Fine-tuning: the configuration with the architecture of the weights it starts from, and those weights fitted to
+    the data (positions, patches and channels as needed; a new head that starts at zero, as in the paper)."""
+    if not isinstance(config.model, ViTConfig):
+        raise ConfigError(f"--from is for ViTs, and {config.name!r} is a {config.model.kind}: choose a ViT preset")
+    checkpoint = _read_start(config.start)
+    model = take_architecture(checkpoint, config.model.replace(head="linear"))
+    config = fit_to_data(config.replace(model=model), dataset)
+    assert isinstance(config.model, ViTConfig)
+    return config, adapt(checkpoint, config.model, new_head=True)
+
+
+def _read_start(start: StartConfig) -> Checkpoint:
+    assert start.weights is not None
+    if not is_run(start.weights):
+        return read_checkpoint(
+            start.weights,
+            num_heads=start.num_heads,
+            trained_size=start.trained_size,
+            allow_partial=start.allow_partial,
+        )
+    run = Run.open(start.weights)
+    model = run.load_model()
+    if not isinstance(model, ViT):
+        raise RunError(f"{start.weights!r} holds a {run.config.model.kind}; --from needs a ViT")
+    return Checkpoint.of_model(model, mean=run.preprocessing.mean, std=run.preprocessing.std)
+
+
+def _resolve(
+    config: Config, dataset: Dataset, preprocessing: Preprocessing, device: str, group: distributed.Group
+) -> dict[str, Any]:
     """Settle, once, what depends on the machine: stored in the run and reused on resume."""
     train = config.train
     if train.precision == "bfloat16" and not cpu.bfloat16_works():
@@ -137,7 +177,7 @@ def _resolve(config: Config, dataset: Dataset, device: str, group: distributed.G
         "hardware": cpu.hardware(),
     }
     if train.budget_seconds is not None:
-        seconds = _seconds_per_step(config, dataset, resolved)
+        seconds = _seconds_per_step(config, dataset, preprocessing, resolved)
         resolved["steps"] = group.broadcast_int(max(1, int(train.budget_seconds / seconds)))
         resolved["seconds_per_step"] = seconds
     return resolved
@@ -154,9 +194,11 @@ def _pick_device(device: str) -> str:
     return device
 
 
-def _seconds_per_step(config: Config, dataset: Dataset, resolved: dict[str, Any]) -> float:
+def _seconds_per_step(
+    config: Config, dataset: Dataset, preprocessing: Preprocessing, resolved: dict[str, Any]
+) -> float:
     """A few steps on a model that is thrown away: what one costs here and now."""
-    trial = _Stepper(config, dataset, resolved, distributed.Group())
+    trial = _Stepper(config, dataset, preprocessing, resolved, distributed.Group())
     plan = Plan(len(dataset.train), resolved["batch_size"], config.seed)
     times = []
     for step, epoch, indices in plan.steps(0, 12):
@@ -169,14 +211,25 @@ def _seconds_per_step(config: Config, dataset: Dataset, resolved: dict[str, Any]
 class _Stepper:
     """The model, its optimizers and one training step."""
 
-    def __init__(self, config: Config, dataset: Dataset, resolved: dict[str, Any], group: distributed.Group):
-        self.config, self.dataset, self.resolved = config, dataset, resolved
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        preprocessing: Preprocessing,
+        resolved: dict[str, Any],
+        group: distributed.Group,
+        weights: Weights | None = None,
+    ):
+        self.config, self.dataset, self.preprocessing, self.resolved = config, dataset, preprocessing, resolved
         train = config.train
         self.device = torch.device(resolved["device"])
         self.dtype = _DTYPES[train.precision]
-        self.preprocessing = Preprocessing.for_dataset(dataset)
         torch.manual_seed(config.seed)  # the same start on every rank
         self.model = build(config.model).to(self.device, self.dtype)
+        if weights is not None:
+            self.model.load_state_dict(weights)
+        if train.freeze == "backbone":
+            _freeze_all_but_the_head(self.model)
         self.optimizers = make_optimizers(self.model, train)
         self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
         self.averaged: AveragedWeights | None = None
@@ -253,7 +306,7 @@ class _Window:
 class Trainer:
     """Carries a run from where it is to its end."""
 
-    def __init__(self, run: Run, dataset: Dataset, group: distributed.Group):
+    def __init__(self, run: Run, dataset: Dataset, group: distributed.Group, weights: Weights | None = None):
         self.run, self.dataset, self.group = run, dataset, group
         self.config, self.resolved = run.config, run.record["resolved"]
         if group.world_size != self.resolved["world_size"]:
@@ -262,7 +315,7 @@ class Trainer:
                 " resume with as many"
             )
         cpu.prepare(self.resolved["threads"])
-        self.stepper = _Stepper(self.config, dataset, self.resolved, group)
+        self.stepper = _Stepper(self.config, dataset, run.preprocessing, self.resolved, group, weights)
         self.plan = Plan(
             len(dataset.train), self.resolved["batch_size"], self.config.seed, group.rank, group.world_size
         )
@@ -370,27 +423,27 @@ class Trainer:
             # two names may share one tensor; safetensors wants each stored once
             copies = {name: value.clone() for name, value in tensors.items()}
             facts = {"elapsed_seconds": self.elapsed_seconds, "window": window}
-            self.run.save_checkpoint(Checkpoint(done, copies, facts))
+            self.run.save_resume_point(ResumePoint(done, copies, facts))
         self.checkpointed = time.perf_counter()
 
     def _restore(self) -> int:
         """The step to go on from: 0 for a new run."""
-        checkpoint = self.run.rewind() if self.group.is_main else None
-        self.group.barrier()
+        point = self.run.rewind() if self.group.is_main else None
+        self.group.barrier()  # one process cuts metrics.jsonl back, then all read
         if not self.group.is_main:
-            checkpoint = self.run.rewind()
-        if checkpoint is None:
+            point = self.run.rewind()
+        if point is None:
             return 0
-        tensors = checkpoint.tensors
+        tensors = point.tensors
         self.stepper.model.load_state_dict(_with_prefix(tensors, "model."))
         if self.stepper.averaged is not None:
             self.stepper.averaged.averaged.load_state_dict(_with_prefix(tensors, "averaged."))
         self._restore_optimizers(tensors)
         torch.set_rng_state(tensors["generators"][self.group.rank].clone())
-        self.elapsed_before = checkpoint.facts["elapsed_seconds"]
+        self.elapsed_before = point.facts["elapsed_seconds"]
         if self.group.is_main:  # the sums of all ranks were saved as one
-            self.window = _Window(*checkpoint.facts["window"])
-        return checkpoint.step
+            self.window = _Window(*point.facts["window"])
+        return point.step
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         """optimizer.NUMBER.PARAMETER.KEY → tensor, for every optimizer."""
@@ -430,6 +483,13 @@ class Trainer:
                 f"test accuracy {test.accuracy:.2%} ({test.correct} of {test.count}), {train_seconds:.0f} s of training"
             )
         self.group.barrier()
+
+
+def _freeze_all_but_the_head(model: nn.Module) -> None:
+    if not isinstance(model, ViT):
+        raise ConfigError("train.freeze='backbone' is for ViTs; the other models are small enough to train whole")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
 
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -33,11 +32,18 @@ class Muon(torch.optim.Optimizer):
     `splits` says how many matrices are stacked in a parameter (3 for a fused qkv): each is orthogonalised on its own.
     """
 
-    def __init__(self, params: list[tuple[nn.Parameter, int]], lr: float, momentum: float, weight_decay: float):
-        by_shape: dict[tuple[int, ...], list[nn.Parameter]] = {}
-        for parameter, splits in params:
-            by_shape.setdefault((splits, *parameter.shape), []).append(parameter)
-        groups = [{"params": members, "splits": shape[0]} for shape, members in by_shape.items()]
+    def __init__(
+        self,
+        params: list[tuple[nn.Parameter, int]],
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        lr_scales: list[float] | None = None,
+    ):
+        alike: dict[tuple[float, ...], list[nn.Parameter]] = {}
+        for (parameter, splits), scale in zip(params, lr_scales or [1.0] * len(params), strict=True):
+            alike.setdefault((splits, scale, *parameter.shape), []).append(parameter)
+        groups = [{"params": members, "splits": key[0], "lr": lr * key[1]} for key, members in alike.items()]
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "splits": 1})
 
     @torch.no_grad()
@@ -62,43 +68,51 @@ class Muon(torch.optim.Optimizer):
             torch._foreach_add_(members, list(updates.unbind(0)), alpha=-group["lr"] * scale)
 
 
+Named = list[tuple[str, nn.Parameter]]
+
+
 def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """The optimizers of a recipe. Weight decay acts on matrices only: no biases, norms, class token or positions."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    if config.optimizer == "muon":
-        blocks = [(p, 3 if name.endswith("qkv.weight") else 1) for name, p in named if _is_block_matrix(name, p)]
-        rest = [(name, p) for name, p in named if not _is_block_matrix(name, p)]
-        adamw = _adamw(rest, config)
-        if not blocks:  # nothing to orthogonalise in a model without transformer blocks
-            return [adamw]
-        return [Muon(blocks, config.muon_lr, config.momentum, config.weight_decay), adamw]
+    scales = _layer_scales(named, config.layer_decay)
     if config.optimizer == "sgd":
-        groups = _decay_groups(named, config.weight_decay)
-        return [torch.optim.SGD(groups, lr=config.lr, momentum=config.momentum)]
-    return [_adamw(named, config)]
+        return [torch.optim.SGD(_groups(named, scales, config), lr=config.lr, momentum=config.momentum)]
+    blocks = [(name, p) for name, p in named if config.optimizer == "muon" and _is_block_matrix(name, p)]
+    held = {name for name, _ in blocks}
+    groups = _groups([(name, p) for name, p in named if name not in held], scales, config)
+    adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+    if not blocks:  # nothing to orthogonalise in a model without transformer blocks
+        return [adamw]
+    stacked = [(p, 3 if name.endswith("qkv.weight") else 1) for name, p in blocks]
+    lr_scales = [scales[name] for name, _ in blocks]
+    return [Muon(stacked, config.muon_lr, config.momentum, config.weight_decay, lr_scales), adamw]
 
 
 def _is_block_matrix(name: str, parameter: nn.Parameter) -> bool:
     return "blocks." in name and parameter.ndim == 2 and not name.endswith("rel_pos")
 
 
-def _adamw(named: list[tuple[str, nn.Parameter]], config: TrainConfig) -> torch.optim.Optimizer:
-    groups = _decay_groups(named, config.weight_decay)
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
+def _layer_scales(named: Named, decay: float) -> dict[str, float]:
+    """What each parameter's learning rate is multiplied by: 1 at the head, `decay` less with every layer below it."""
+    blocks = [int(name.split("blocks.")[1].split(".")[0]) for name, _ in named if "blocks." in name]
+    top = max(blocks, default=-1) + 2
+
+    def layer(name: str) -> int:
+        if "blocks." in name:
+            return int(name.split("blocks.")[1].split(".")[0]) + 1
+        return 0 if name.startswith(("patch_embed", "cls_token", "pos_embed", "stem")) else top
+
+    return {name: decay ** (top - layer(name)) for name, _ in named}
 
 
-def _decay_groups(named: Iterable[tuple[str, nn.Parameter]], weight_decay: float) -> list[dict[str, object]]:
-    def is_matrix(name: str, p: nn.Parameter) -> bool:
-        return p.ndim >= 2 and not any(part in name for part in ("cls_token", "pos_embed", "rel_pos"))
-
-    named = list(named)
-    decayed = [p for name, p in named if is_matrix(name, p)]
-    spared = [p for name, p in named if not is_matrix(name, p)]
-    return [
-        {"params": params, "weight_decay": decay}
-        for params, decay in ((decayed, weight_decay), (spared, 0.0))
-        if params
-    ]
+def _groups(named: Named, scales: dict[str, float], config: TrainConfig) -> list[dict[str, object]]:
+    """Parameter groups by learning rate, and by whether weight decay acts on them."""
+    groups: dict[tuple[float, float], list[nn.Parameter]] = {}
+    for name, parameter in named:
+        is_matrix = parameter.ndim >= 2 and not any(part in name for part in ("cls_token", "pos_embed", "rel_pos"))
+        key = (config.lr * scales[name], config.weight_decay if is_matrix else 0.0)
+        groups.setdefault(key, []).append(parameter)
+    return [{"params": params, "lr": lr, "weight_decay": decay} for (lr, decay), params in groups.items()]
 
 
 def lr_factor(step: int, total_steps: int, config: TrainConfig) -> float:
