@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 guard_amx()  # before anything here imports torch
 
 if TYPE_CHECKING:
-    from vitreous.api import compare, create, evaluate, fit, load, predict
+    from vitreous.api import compare, create, evaluate, fit, load, look, predict
     from vitreous.config import Config
     from vitreous.errors import VitreousError
     from vitreous.presets import preset
@@ -35,6 +35,7 @@ _PUBLIC = {
     "evaluate": "vitreous.api",
     "predict": "vitreous.api",
     "compare": "vitreous.api",
+    "look": "vitreous.api",
     "preset": "vitreous.presets",
     "Config": "vitreous.config",
     "Run": "vitreous.runs",
@@ -43,7 +44,7 @@ _PUBLIC = {
 
 __all__ = [
     "Config", "Run", "VitreousError", "__version__",
-    "compare", "create", "evaluate", "fit", "load", "predict", "preset",
+    "compare", "create", "evaluate", "fit", "load", "look", "predict", "preset",
 ]  # fmt: skip
 
 

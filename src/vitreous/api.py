@@ -11,12 +11,14 @@ from torch import nn
 from vitreous import experiments
 from vitreous.comparison import Comparison
 from vitreous.config import Config, override
+from vitreous.internals import Look
+from vitreous.internals.from_run import look_at_run
 from vitreous.interop import load_model
 from vitreous.models import build
 from vitreous.prediction import Evaluation, Prediction, evaluate_run, predict_images
 from vitreous.preprocess import ImageLike
 from vitreous.presets import preset
-from vitreous.runs import Run, is_run, open_run
+from vitreous.runs import Run, free_folder, is_run, open_run
 from vitreous.train import loop
 
 
@@ -76,6 +78,29 @@ def predict(images: ImageLike | Sequence[ImageLike], run: Run | Path | str | Non
     """Answers for your own images: paths, bytes, PIL images or uint8 arrays, of any size."""
     several = images if isinstance(images, list | tuple) else [images]
     return predict_images(_as_run(run), several)
+
+
+def look(
+    image: ImageLike | None = None,
+    run: Run | Path | str | None = None,
+    *,
+    test_index: int | None = None,
+    against: Run | Path | str | None = None,
+    target: str | None = None,
+    patch: int | None = None,
+    out: Path | str | None = None,
+) -> Look:
+    """Look inside a model on one image: writes a report, and returns every map and array behind it."""
+    opened = _as_run(run)
+    return look_at_run(
+        opened,
+        image,
+        test_index=test_index,
+        against=None if against is None else _as_run(against),
+        target=target,
+        patch=patch,
+        out=Path(out) if out is not None else free_folder(Path("runs") / f"look-{opened.config.name}"),
+    )
 
 
 def compare(

@@ -357,6 +357,28 @@ def predict(
 
 
 @app.command()
+def look(
+    image: Annotated[Path | None, typer.Argument(help="An image file; left out: one of the test set.")] = None,
+    test: Annotated[int | None, typer.Option("--test", help="Image INDEX of the test set.", min=0)] = None,
+    run: RunOption = None,
+    against: Annotated[Path | None, typer.Option("--against", help="A second run, laid beside the first.")] = None,
+    target: Annotated[str | None, typer.Option("--class", help="Explain this class instead of the answer.")] = None,
+    patch: Annotated[int | None, typer.Option("--patch", help="Also show attention from this patch.", min=0)] = None,
+    out: OutOption = None,
+) -> None:
+    """See through a model: attention, relevance, occlusion, logit lens, and whether the maps are true."""
+    from vitreous.internals.from_run import look_at_run
+    from vitreous.runs import Run, free_folder, open_run
+
+    opened = open_run(run)
+    folder = out or free_folder(Path("runs") / f"look-{opened.config.name}")
+    second = None if against is None else Run.open(against)
+    found = look_at_run(opened, image, test_index=test, against=second, target=target, patch=patch, out=folder)
+    _print(found.summary)
+    _print(f"Report: {found.report}")
+
+
+@app.command()
 def paper(
     preset: Annotated[str | None, typer.Argument(help="A preset; or name a run with --run.")] = None,
     run: RunOption = None,

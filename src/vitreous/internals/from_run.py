@@ -1,0 +1,97 @@
+"""`look` at a run: a person's own image, or one of the test set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitreous.cpu import prepare
+from vitreous.data.datasets import Split, load_dataset
+from vitreous.errors import DataError
+from vitreous.internals.asking import LookError
+from vitreous.internals.report import Against, Look, write_look
+from vitreous.preprocess import ImageLike
+from vitreous.runs import Run
+
+SURVEY_IMAGES = 64  # enough for means over heads and layers to settle; a second of work
+
+
+def look_at_run(
+    run: Run,
+    image: ImageLike | None = None,
+    *,
+    test_index: int | None = None,
+    against: Run | None = None,
+    target: str | None = None,
+    patch: int | None = None,
+    out: Path,
+) -> Look:
+    """Examine the run's model on `image`, or on image `test_index` of its test set (default: the first)."""
+    prepare()
+    if image is not None and test_index is not None:
+        raise LookError("an image and --test were both given; choose one")
+    test = _test_split(run)
+    label, notes = None, tuple[str, ...]()
+    if image is not None:
+        prepared = run.preprocessing.prepare(image)
+        pixels, notes = torch.as_tensor(prepared.pixels), prepared.notes
+    else:
+        pixels, label = _test_image(run, test, test_index or 0)
+        notes = (f"image {test_index or 0} of the test set of {run.config.data.name}",)
+    return write_look(
+        out,
+        model=run.load_model(),
+        config=run.config,
+        image_pixels=pixels,
+        model_input=run.preprocessing.to_input(pixels[None])[0],
+        class_names=run.class_names,
+        label=label,
+        target=_class_index(run, target),
+        patch=patch,
+        survey_images=_survey_input(run, test),
+        notes=notes,
+        against=None if against is None else _against(against, image, test_index),
+    )
+
+
+def _against(run: Run, image: ImageLike | None, test_index: int | None) -> Against:
+    """The second model's own view of the same image: it may want another size or other channels."""
+    test = _test_split(run)
+    if image is not None:
+        pixels = torch.as_tensor(run.preprocessing.prepare(image).pixels)
+    else:
+        pixels, _ = _test_image(run, test, test_index or 0)
+    model_input = run.preprocessing.to_input(pixels[None])[0]
+    return Against(run.load_model(), run.config, model_input, _survey_input(run, test))
+
+
+def _test_split(run: Run) -> Split | None:
+    """None where the data cannot be had: looking at one's own image works without them."""
+    if not run.config.data.name:
+        return None
+    try:
+        return load_dataset(run.config.data).test
+    except DataError:
+        return None
+
+
+def _test_image(run: Run, test: Split | None, index: int) -> tuple[Tensor, int]:
+    if test is None:
+        raise LookError(f"the test set of {run.path} cannot be had here; name an image file instead")
+    if not 0 <= index < len(test):
+        raise LookError(f"--test {index}: the test set has images 0 to {len(test) - 1}")
+    return test.images[index], int(test.labels[index])
+
+
+def _survey_input(run: Run, test: Split | None) -> Tensor | None:
+    return None if test is None or not len(test) else run.preprocessing.to_input(test.images[:SURVEY_IMAGES])
+
+
+def _class_index(run: Run, name: str | None) -> int | None:
+    if name is None:
+        return None
+    if name not in run.class_names:
+        raise LookError(f"--class {name!r}: the classes are {', '.join(run.class_names)}")
+    return run.class_names.index(name)
