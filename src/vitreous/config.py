@@ -200,6 +200,8 @@ class PostViTConfig(_PostModel):
     num_heads: Positive = 4
     mlp: Positive = 3000  # the post takes this argument and never uses it
     class_token_seed: int = 0  # its class vector is not in the state dict: a run rebuilds it from this
+    #: none: as written; docs/posts.md measures what each repair brings
+    mends: tuple[Literal["attention", "normalisation", "class-token", "pre-norm", "head"], ...] = ()
 
 
 class PostDesignConfig(_PostModel):

@@ -151,3 +151,22 @@ def test_design_positions_as_written_encode_no_order(images: Tensor, randomise: 
 def test_design_indices_are_saved_and_normalised() -> None:
     indices = PostDesign(PostDesignConfig()).state_dict()["indices"]
     torch.testing.assert_close(indices, torch.linspace(0, 1, 17))
+
+
+def test_each_mend_repairs_its_flaw():
+    """`attention`: a batch answers as its images one by one; `class-token`: it is trained and saved."""
+    torch.manual_seed(0)
+    images = torch.randn(6, 1, 28, 28)
+
+    def difference(model: torch.nn.Module) -> float:
+        alone = torch.cat([model(image[None]) for image in images])
+        return float((model(images) - alone).abs().max())
+
+    as_written = build(PostViTConfig()).eval()
+    attending = build(PostViTConfig(mends=("attention",))).eval()
+    assert difference(as_written) > 1e-3
+    assert difference(attending) < 1e-5
+    assert "model.class_token" not in attending.state_dict()
+    trained = build(PostViTConfig(mends=("attention", "class-token"))).eval()
+    assert {"model.class_token", "model.position_indices"} <= trained.state_dict().keys()
+    assert "model.class_token" in dict(trained.named_parameters())

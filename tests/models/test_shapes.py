@@ -42,6 +42,9 @@ VARIANTS: dict[str, ModelConfig] = {
     "cnn, other size": CNNConfig(image_size=(9, 20), channels=3, conv_channels=(3, 5), hidden=8, num_classes=4),
     "post-cnn": PostCNNConfig(),
     "post-vit": PostViTConfig(dim=32, num_heads=2),
+    "post-vit, mended": PostViTConfig(
+        dim=32, num_heads=2, mends=("attention", "normalisation", "class-token", "pre-norm", "head")
+    ),
     "post-design": PostDesignConfig(),
     "post-design, mended": PostDesignConfig(positions="per-index", residual="paper", depth=3),
 }

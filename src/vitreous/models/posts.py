@@ -37,19 +37,27 @@ class PatchesPostViT(nn.Module):
 
     The flaws, all the post's: the class vector and the position indices are plain tensors (not trained, not saved);
     `mlp` is never used; F.normalize works across the tokens (its default dimension is 1); the encoder reads its input
-    as (sequence, batch, feature), so attention mixes the images of a batch and never the patches of one image.
+    as (sequence, batch, feature), so attention mixes the images of a batch and never the patches of one image; linear1
+    and linear2 are one linear map. `config.mends` repairs them one by one.
     """
 
     def __init__(self, config: PostViTConfig):
         super().__init__()
+        self.mends = config.mends
         generator = torch.Generator().manual_seed(config.class_token_seed)
         self.class_token = torch.randn(1, 1, config.dim, generator=generator)  # a plain tensor, on purpose
         self.position_indices = torch.arange(NUM_PATCHES + 1)  # likewise
+        if "class-token" in self.mends:
+            class_token, indices = self.class_token, self.position_indices
+            del self.class_token, self.position_indices
+            self.class_token = nn.Parameter(class_token)
+            self.register_buffer("position_indices", indices)
         self.position_embedding = nn.Embedding(NUM_PATCHES + 1, config.dim)
         self.patch_projection = nn.Linear(PATCH * PATCH, config.dim)
         layer = nn.TransformerEncoderLayer(
-            config.dim, config.num_heads, dim_feedforward=3000, dropout=0.1, activation="gelu"
-        )
+            config.dim, config.num_heads, dim_feedforward=3000, dropout=0.1, activation="gelu",
+            batch_first="attention" in self.mends, norm_first="pre-norm" in self.mends,
+        )  # fmt: skip
         self.encoder = nn.TransformerEncoder(layer, num_layers=4, enable_nested_tensor=False)
         self.linear1 = nn.Linear(config.dim, 250)
         self.linear2 = nn.Linear(250, 100)
@@ -58,9 +66,13 @@ class PatchesPostViT(nn.Module):
     def forward(self, patches: Tensor) -> Tensor:
         x = self.patch_projection(patches.flatten(2))  # (B, 16, D)
         x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)  # (B, 17, D)
-        x = F.normalize(x + self.position_embedding(self.position_indices))
-        x = self.encoder(x)[:, 0]
-        return F.log_softmax(self.linear3(torch.tanh(self.linear2(self.linear1(x)))), dim=1)
+        x = x + self.position_embedding(self.position_indices)
+        if "normalisation" not in self.mends:
+            x = F.normalize(x)  # along dimension 1, the tokens
+        x = self.linear1(self.encoder(x)[:, 0])
+        if "head" in self.mends:
+            x = torch.tanh(x)
+        return F.log_softmax(self.linear3(torch.tanh(self.linear2(x))), dim=1)
 
 
 class PostViT(nn.Module):

@@ -263,21 +263,18 @@ def _post_patches(D: int, owner: str) -> Iterator[Step]:
     )  # fmt: skip
 
 
-def _post_vit(c: PostViTConfig) -> Iterator[Step]:
-    """The attention of this model runs over the images of a batch: its FLOPs here are those of a batch of one."""
-    D, K, k, feed_forward, L = c.dim, c.dim // c.num_heads, c.num_heads, 3000, 4
-    stream, full, layer = "B × (N + 1) × D", ("B", 17, D), "model.encoder.layers.*."
-    yield from _post_patches(D, "model.patch_projection")
-    yield Step("put a fixed random vector in front", "[x_class; x_p E]", "–", "1 + 16 → 17", stream, full)
-    yield Step(
-        "add the positions", "+ E_pos", "Eq. 1", f"17 × {D}", stream, full, 17 * D, owns=("model.position_embedding",)
-    )
-    yield Step("L2-normalise across the tokens", "z_0", "–", f"17 × {D}", stream, full)
-    yield Step(
-        "queries, keys, values", "q, k, v", "Eq. 5", f"17 × {D} → 3 · {_by(k, K)}", "3 · (N + 1) × k × B × D_h",
-        (17, k, "B", K), _linear(D, 3 * D) * L, _product(17, D, 3 * D) * L, times=L,
-        owns=(layer + "self_attn.in_proj_weight", layer + "self_attn.in_proj_bias"),
-    )  # fmt: skip
+def _post_vit_attention(c: PostViTConfig) -> Iterator[Step]:
+    K, k, L = c.dim // c.num_heads, c.num_heads, 4
+    if "attention" in c.mends:
+        yield Step(
+            "attention weights", "A = softmax(q kᵀ / √D_h)", "Eq. 6", f"{k} heads · (17 × {K} · {K} × 17)",
+            "B × k × (N + 1) × (N + 1)", ("B", k, 17, 17), 0, k * _product(17, K, 17) * L, times=L,
+        )  # fmt: skip
+        yield Step(
+            "weigh the values", "SA(z) = A v", "Eq. 7", f"{k} heads · (17 × 17 · 17 × {K})",
+            "B × k × (N + 1) × D_h", ("B", k, 17, K), 0, k * _product(17, 17, K) * L, times=L,
+        )  # fmt: skip
+        return
     yield Step(
         "attention weights, image to image", "A = softmax(q kᵀ / √D_h)", "–",
         f"17 · {k} heads · (B × {K} · {K} × B), B = 1", "(N + 1) × k × B × B",
@@ -287,12 +284,47 @@ def _post_vit(c: PostViTConfig) -> Iterator[Step]:
         "weigh the values of other images", "A v", "–", f"17 · {k} heads · (B × B · B × {K}), B = 1",
         "(N + 1) × k × B × D_h", (17, k, "B", K), 0, 17 * k * _product(1, 1, K) * L, times=L,
     )  # fmt: skip
+
+
+def _post_vit(c: PostViTConfig) -> Iterator[Step]:
+    """As written, attention runs over the images of a batch: its FLOPs here are those of a batch of one."""
+    D, K, k, feed_forward, L = c.dim, c.dim // c.num_heads, c.num_heads, 3000, 4
+    stream, full, layer = "B × (N + 1) × D", ("B", 17, D), "model.encoder.layers.*."
+    if "pre-norm" in c.mends:
+        first, second = (
+            ("normalise; add", "z′ = MSA(LN(z)) + z", "Eq. 2"),
+            ("normalise; add", "z = MLP(LN(z′)) + z′", "Eq. 3"),
+        )
+    else:
+        first, second = (
+            ("add, then normalise", "z′ = LN(MSA(z) + z)", "–"),
+            ("add, then normalise", "z = LN(MLP(z′) + z′)", "–"),
+        )
+    yield from _post_patches(D, "model.patch_projection")
+    if "class-token" in c.mends:
+        yield Step(
+            "put the class token in front", "[x_class; x_p E]", "Eq. 1", "1 + 16 → 17", stream, full, D,
+            owns=("model.class_token",),
+        )  # fmt: skip
+    else:
+        yield Step("put a fixed random vector in front", "[x_class; x_p E]", "–", "1 + 16 → 17", stream, full)
+    yield Step(
+        "add the positions", "+ E_pos", "Eq. 1", f"17 × {D}", stream, full, 17 * D, owns=("model.position_embedding",)
+    )
+    if "normalisation" not in c.mends:
+        yield Step("L2-normalise across the tokens", "z_0", "–", f"17 × {D}", stream, full)
+    yield Step(
+        "queries, keys, values", "q, k, v", "Eq. 5", f"17 × {D} → 3 · {_by(k, K)}", "3 · (N + 1) × k × B × D_h",
+        (17, k, "B", K), _linear(D, 3 * D) * L, _product(17, D, 3 * D) * L, times=L,
+        owns=(layer + "self_attn.in_proj_weight", layer + "self_attn.in_proj_bias"),
+    )  # fmt: skip
+    yield from _post_vit_attention(c)
     yield Step(
         "join the heads", "[SA_1; …; SA_k] U_msa", "Eq. 8", f"17 × {k}·{K} → {D}", stream, full, _linear(D, D) * L,
         _product(17, D, D) * L, times=L, owns=(layer + "self_attn.out_proj",),
     )  # fmt: skip
     yield Step(
-        "add, then normalise", "z′ = LN(MSA(z) + z)", "–", f"17 × {D}", stream, full, 2 * D * L, times=L,
+        *first, f"17 × {D}", stream, full, 2 * D * L, times=L,
         owns=(layer + "norm1",),
     )  # fmt: skip
     yield Step(
@@ -305,7 +337,7 @@ def _post_vit(c: PostViTConfig) -> Iterator[Step]:
         _product(17, feed_forward, D) * L, times=L, owns=(layer + "linear2",),
     )  # fmt: skip
     yield Step(
-        "add, then normalise", "z = LN(MLP(z′) + z′)", "–", f"17 × {D}", stream, full, 2 * D * L, times=L,
+        *second, f"17 × {D}", stream, full, 2 * D * L, times=L,
         owns=(layer + "norm2",),
     )  # fmt: skip
     yield Step("take the class token", "y = z_L⁰", "–", f"17 × {D} → {D}", "B × D", ("B", D))
