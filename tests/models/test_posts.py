@@ -153,7 +153,8 @@ def test_design_indices_are_saved_and_normalised() -> None:
     torch.testing.assert_close(indices, torch.linspace(0, 1, 17))
 
 
-def test_each_mend_repairs_its_flaw():
+@torch.inference_mode()
+def test_each_mend_repairs_its_flaw() -> None:
     """`attention`: a batch answers as its images one by one; `class-token`: it is trained and saved."""
     torch.manual_seed(0)
     images = torch.randn(6, 1, 28, 28)

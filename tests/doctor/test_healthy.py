@@ -1,0 +1,145 @@
+"""Healthy models stay silent: the presets, other libraries' ViTs, and torch's own encoder used rightly."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitreous.config import ViTConfig
+from vitreous.doctor import Diagnosis, checks_fresh, diagnose
+from vitreous.models import build
+from vitreous.presets import PRESETS, preset
+
+SMALL = ["vit", "vit-p4", "vit-hybrid", "cnn"]
+LARGE = [name for name in PRESETS if name not in SMALL and not name.startswith("post-")]  # 224 pixels
+
+#: What is never measured without data.
+NEEDS_DATA = {
+    "inputs-wrong-range", "inputs-not-normalised", "inputs-channel-order", "labels-out-of-range", "train-test-overlap",
+}  # fmt: skip
+
+
+def assert_silent(diagnosis: Diagnosis, unmeasured: set[str] = frozenset()) -> None:
+    assert not diagnosis.findings, "\n".join(f"{found.id}: {found.measured}" for found in diagnosis.findings)
+    left_out = {item.id: item.reason for item in diagnosis.not_measured if item.id not in NEEDS_DATA}
+    assert set(left_out) == set(unmeasured), left_out
+    assert diagnosis.exit_code == 0
+
+
+ATTENTION = {"tokens-never-attend", "attention-scale", "softmax-axis", "attention-blown-up", "attention-collapsed"}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_presets(name: str) -> None:
+    config = preset(name).model
+    no_attention = ATTENTION | {"class-token-untrained", "activations-with-depth", "gradients-with-depth"}
+    diagnosis = diagnose(build(config), factory=lambda: build(config), fresh=True)
+    assert_silent(diagnosis, no_attention if name == "cnn" else frozenset())
+
+
+def small(name: str) -> ViTConfig:
+    """Those above ten million parameters at depth 2 and dim 64."""
+    config = preset(name).model
+    if name == "vit-ti16":
+        return config
+    return config.replace(depth=2, dim=64, num_heads=2, mlp_dim=128)
+
+
+@pytest.mark.parametrize("name", ["vit-b16", "vit-b32"])
+def test_large_presets(name: str, monkeypatch) -> None:
+    """All but the overfitting, which takes most of a minute at 224 pixels: `test_large_presets_whole` has it."""
+    monkeypatch.setattr(checks_fresh, "OVERFIT_SECONDS", 0.0)
+    config = small(name)
+    assert_silent(diagnose(build(config), factory=lambda: build(config), fresh=True), {"cannot-overfit"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_large_presets_whole(name: str) -> None:
+    config = small(name)
+    diagnosis = diagnose(build(config), factory=lambda: build(config), fresh=True)
+    assert not diagnosis.findings
+    assert {item.id for item in diagnosis.not_measured} <= NEEDS_DATA | {"cannot-overfit"}  # time may run out
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"pool": "mean", "positions": "sincos-2d"}, {"pool": "seq", "positions": "relative"},
+        {"head": "mlp", "positions": "learned-2d", "zero_head": False, "num_classes": 2},
+        {"image_size": 30, "fit": "pad", "patch_embed": "linear"}, {"image_size": 30, "fit": "resize", "dropout": 0.1},
+        {"image_size": (28, 20), "patch_size": (7, 5), "depth": 6, "drop_path": 0.1},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_variants(changes: dict) -> None:
+    config = ViTConfig(**{"dim": 32, "depth": 2, "num_heads": 2, "mlp_dim": 64, **changes})
+    no_token = {"class-token-untrained"} if config.pool != "cls" else frozenset()
+    assert_silent(diagnose(build(config), seed=3), no_token)
+
+
+def test_timm(timm) -> None:
+    plain = timm.VisionTransformer(
+        img_size=28, patch_size=7, in_chans=1, num_classes=10, embed_dim=48, depth=2, num_heads=3
+    )
+    assert_silent(diagnose(plain))
+    modern = timm.VisionTransformer(
+        img_size=32, patch_size=8, num_classes=10, embed_dim=48, depth=2, num_heads=3, global_pool="avg",
+        init_values=1e-5, class_token=False, qk_norm=True, drop_path_rate=0.2,
+    )  # fmt: skip
+    assert_silent(diagnose(modern), {"class-token-untrained", "attention-scale"})  # normalised queries need no scale
+
+
+def test_torchvision(torchvision_vit) -> None:
+    model = torchvision_vit.VisionTransformer(
+        image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=10, dropout=0.1
+    )
+    assert_silent(diagnose(model))
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_hugging_face(transformers_vit, attention: str) -> None:
+    config = transformers_vit.ViTConfig(
+        image_size=28, patch_size=7, num_channels=1, hidden_size=48, num_hidden_layers=2, num_attention_heads=3,
+        intermediate_size=96, num_labels=10, attn_implementation=attention,
+    )  # fmt: skip
+    assert_silent(diagnose(transformers_vit.ViTForImageClassification(config)))
+
+
+class EncoderViT(nn.Module):
+    """Torch's own encoder, told that the batch comes first; takes images, or patches (B, 16, 7, 7)."""
+
+    def __init__(self, norm_first: bool):
+        super().__init__()
+        self.project = nn.Linear(49, 32)
+        self.class_token = nn.Parameter(torch.zeros(1, 1, 32))
+        self.positions = nn.Parameter(torch.randn(1, 17, 32) * 0.02)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=norm_first)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        x = self.project(patches.flatten(2))
+        x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions
+        return self.head(self.encoder(x)[:, 0])
+
+
+@pytest.mark.parametrize("norm_first", [False, True])
+def test_torch_encoder_on_patches(norm_first: bool) -> None:
+    diagnosis = diagnose(EncoderViT(norm_first), input_shape=(16, 7, 7), factory=lambda: EncoderViT(norm_first))
+    assert_silent(diagnosis, {"border-cut-off"})
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_false_alarm_by_chance(tiny_vit, seed: int) -> None:
+    torch.manual_seed(seed)
+    assert_silent(diagnose(tiny_vit(), factory=tiny_vit, input_shape=(1, 12, 12), seed=seed))
+
+
+def test_a_trained_model_is_no_fresh_one(tiny_vit, randomise) -> None:
+    diagnosis = diagnose(randomise(tiny_vit()), input_shape=(1, 12, 12))
+    unmeasured = {item.id: item.reason for item in diagnosis.not_measured}
+    assert not diagnosis.findings
+    assert "trained already" in unmeasured["first-loss"]
+    assert "trained already" in unmeasured["cannot-overfit"]

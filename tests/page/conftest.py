@@ -1,0 +1,230 @@
+"""A real browser, two small models trained on the spot, and the page behind both engines.
+
+Everything here is made once a session; under pytest-xdist all of these tests run in one worker (`page` group).
+"""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from vitreous.config import override
+from vitreous.presets import preset
+from vitreous.runs import Run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+CSP = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'"
+SERVE = """
+import sys
+from pathlib import Path
+from vitreous.runs import Run
+from vitreous.serve.server import serve_runs
+if __name__ == "__main__":
+    serve_runs([Run.open(Path(path)) for path in sys.argv[2:]], port=int(sys.argv[1]))
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.xdist_group("page"))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    sync_api = pytest.importorskip("playwright.sync_api", reason="pip install -c constraints.txt playwright")
+    found = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip("no browser is installed: apt-get install chromium")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """A ViT and a CNN that have seen scikit-learn's digits for some seconds: right about most of what is drawn."""
+    from vitreous.train.loop import fit
+
+    folder = tmp_path_factory.mktemp("runs")
+    settings = {"vit": ["model.depth=2", "train.epochs=10"], "cnn": ["train.epochs=1"]}
+    made = []
+    for name, changes in settings.items():
+        common = ["data.name=digits", "train.threads=1", "train.batch_size=64"]
+        config = override(preset(name), [*changes, *common])
+        made.append(fit(config, folder / name, device="cpu"))
+    return made
+
+
+# --- the page, served twice -------------------------------------------------------------------------------------------
+
+
+class _Static(http.server.SimpleHTTPRequestHandler):
+    """Any static host, with the policy the page promises to live under."""
+
+    protocol_version = "HTTP/1.1"
+    extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}  # noqa: RUF012
+
+    def end_headers(self) -> None:
+        self.send_header("Content-Security-Policy", CSP)
+        super().end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="session")
+def static_folder(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from vitreous.exporting import export_page
+
+    return export_page(runs, tmp_path_factory.mktemp("site") / "page").folder
+
+
+@pytest.fixture(scope="session")
+def static_site(static_folder: Path) -> Iterator[str]:
+    """The page with its models beside it: the browser engine."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Static, directory=static_folder))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="session")
+def served_site(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`vitreous serve` on loopback: the HTTP engine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path_factory.mktemp("serve") / "log.txt"
+    with log.open("wb") as output:
+        command = [sys.executable, "-c", SERVE, str(port), *(str(run.path) for run in runs)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+    try:
+        address = f"http://127.0.0.1:{port}/"
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                urllib.request.urlopen(address + "readyz", timeout=5).close()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    pytest.fail(f"the server did not start:\n{log.read_text(encoding='utf-8')[-2000:]}")
+                time.sleep(0.2)
+        yield address
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+# --- a visit ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Visit:
+    """One tab, and everything it should not have done."""
+
+    page: Page
+    site: str
+    faults: list[str] = field(default_factory=list)
+
+    def answer(self, kind: str = "vit") -> str:
+        return self.page.locator(f".answer.{kind} .big").inner_text()
+
+    def shares(self, kind: str = "vit") -> list[str]:
+        return self.page.locator(f".bar.{kind} .value").all_inner_texts()
+
+    def settle(self) -> None:
+        """Until the newest drawing is answered, its slower maps are there and the address is written."""
+        self.page.wait_for_timeout(420)
+
+    def draw(self, *strokes: list[tuple[float, float]], steps: int = 8) -> None:
+        """Strokes in parts of the sheet, by mouse."""
+        box = self.page.locator("#pad").bounding_box()
+        assert box is not None
+        for stroke in strokes:
+            places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
+            self.page.mouse.move(*places[0])
+            self.page.mouse.down()
+            for place in places[1:]:
+                self.page.mouse.move(*place, steps=steps)
+            self.page.mouse.up()
+        self.settle()
+
+    def state(self) -> dict[str, str]:
+        fragment = self.page.url.partition("#")[2]
+        return dict(part.split("=", 1) for part in fragment.split("&") if "=" in part)
+
+
+Opener = Callable[..., Visit]
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Opener]:
+    """Open the page; at the end no console error, no uncaught error and no request to another host may be left."""
+    visits: list[tuple[Any, Visit]] = []
+
+    def open_page(site: str, fragment: str = "", width: int = 1280, height: int = 900, **options: Any) -> Visit:
+        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        context.set_default_timeout(20_000)
+        made = Visit(context.new_page(), site)
+        host = re.sub(r"^(https?://[^/]+).*", r"\1", site)
+        made.page.on(
+            "console",
+            lambda message: made.faults.append(message.text) if message.type in ("error", "warning") else None,
+        )
+        made.page.on("pageerror", lambda error: made.faults.append(f"uncaught: {error}"))
+        made.page.on(
+            "request",
+            lambda request: (
+                None
+                if request.url.startswith((host, "blob:", "data:"))
+                else made.faults.append(f"foreign request: {request.url}")
+            ),
+        )
+        visits.append((context, made))
+        made.page.goto(site + fragment)
+        made.page.locator("#speed", has_text="ms").wait_for()
+        made.settle()
+        return made
+
+    yield open_page
+    faults = [fault for _, made in visits for fault in made.faults]
+    for context, _ in visits:
+        context.close()
+    assert not faults
+
+
+@pytest.fixture(params=["served", "static"])
+def site(request: pytest.FixtureRequest) -> str:
+    return request.getfixturevalue(f"{request.param}_site")

@@ -1,0 +1,461 @@
+"""The page in a real browser: draw, look, remove, follow the tour, share; at a desk, on a phone, with keys alone."""
+
+from __future__ import annotations
+
+import io
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitreous.data.images import decode_image
+from vitreous.preprocess import Preprocessing
+from vitreous.runs import Run
+
+ONE = [(0.5, 0.2), (0.5, 0.8)]
+ZERO = [(0.5, 0.2), (0.3, 0.35), (0.28, 0.6), (0.42, 0.8), (0.62, 0.78), (0.72, 0.55), (0.66, 0.3), (0.5, 0.2)]
+SEVEN = [(0.28, 0.25), (0.72, 0.25), (0.6, 0.5), (0.48, 0.8)]
+
+
+def test_the_first_second(visit: Any, site: str) -> None:
+    tab = visit(site)
+    page = tab.page
+    assert page.locator("#invite").inner_text() == "Draw over it."
+    assert re.fullmatch(r"\d", tab.answer("vit"))
+    assert re.fullmatch(r"\d", tab.answer("cnn"))
+    assert len(tab.shares("vit")) == len(tab.shares("cnn")) == 10
+    assert page.locator(".thumb").count() == 2 * 3  # two layers; two heads and their mean
+    assert page.locator(".lens-table tbody tr").count() == 3
+    assert page.locator("#loading").is_hidden()
+    assert page.locator("#engine-error").inner_text() == ""
+    assert "looks most at" in page.locator("#map-said").inner_text()
+    views = page.locator(".view").all_inner_texts()
+    assert views[:4] == ["patches", "attention", "rollout", "occlusion"]
+    assert ("relevance" in views) == page.evaluate(
+        "fetch('engine.json').then((r) => r.json()).then((j) => j.engine === 'http')"
+    )
+
+
+@pytest.mark.parametrize(("stroke", "digit"), [(ONE, "1"), (SEVEN, "7")])
+def test_a_drawn_digit_is_read(visit: Any, static_site: str, stroke: list[tuple[float, float]], digit: str) -> None:
+    tab = visit(static_site)
+    small = [(0.1 + 0.45 * x, 0.5 + 0.45 * y) for x, y in stroke]  # in a corner, and small
+    for drawn in (stroke, small):
+        tab.page.locator("#clear").click()
+        tab.draw(drawn)
+        assert tab.answer("vit") == digit
+    assert tab.page.locator("#invite").inner_text() == ""
+    assert "scaled to" in tab.page.locator("#steps-said").inner_text()
+
+
+def test_what_the_page_shows_is_what_the_model_says(
+    visit: Any, served_site: str, runs: list[Run], tmp_path: Path
+) -> None:
+    """The saved drawing, read by the library, gives the same probabilities: page and command line agree."""
+    tab = visit(served_site)
+    tab.draw(SEVEN)
+    page = tab.page
+    page.locator("#command").click()
+    command = page.locator("#command-text").inner_text()
+    assert command.startswith("vitreous look drawing.png --run ")
+    with page.expect_download() as download:
+        page.locator("#save-drawing").click()
+    saved = tmp_path / "drawing.png"
+    download.value.save_as(saved)
+    assert download.value.suggested_filename == "drawing.png"
+    preprocessing: Preprocessing = runs[0].preprocessing
+    prepared = preprocessing.prepare(saved)
+    assert decode_image(saved).pixels.shape[:2] == (224, 224)
+    with torch.inference_mode():
+        logits = runs[0].load_model().eval()(preprocessing.to_input(prepared.pixels[None]))
+    expected = [_percent(float(share)) for share in logits.softmax(dim=1)[0]]
+    assert tab.shares("vit") == expected
+
+
+def _percent(share: float) -> str:
+    if 0.9995 <= share < 1:
+        return ">99.9 %"
+    return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
+
+
+def test_undo_clear_and_test_images(visit: Any, static_site: str) -> None:
+    tab = visit(static_site)
+    page = tab.page
+    first = tab.shares()
+    tab.draw(ONE)
+    assert tab.shares() != first
+    page.locator("#undo").click()
+    tab.settle()
+    assert tab.shares() == first
+    page.locator("#clear").click()
+    tab.settle()
+    assert tab.answer() == "–"
+    assert page.locator("#invite").inner_text() == "Draw a digit."
+    page.keyboard.press("Control+z")
+    page.locator(".sample").nth(7).click()
+    tab.settle()
+    assert tab.state()["test"] == "7"
+    assert page.locator("#invite").inner_text() == "Draw over it."
+    # what is drawn starts anew, unless it is to be added
+    page.locator("#keep").check()
+    tab.draw([(0.2, 0.9), (0.8, 0.9)])
+    assert {"test", "strokes"} <= set(tab.state())
+    page.locator("#more-samples").click()
+    assert page.locator(".sample").count() == 10
+
+
+def _png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def test_pictures_are_opened_and_pasted(visit: Any, static_site: str) -> None:
+    tab = visit(static_site)
+    page = tab.page
+    paper = np.full((300, 220, 3), (250, 245, 230), np.uint8)
+    paper[60:240, 100:116] = (30, 40, 90)  # a one, in ink on paper
+    page.set_input_files("#file", {"name": "one.png", "mimeType": "image/png", "buffer": _png(paper)})
+    tab.settle()
+    assert tab.answer() == "1"
+    assert "turned round" in page.locator("#steps-said").inner_text()
+    shares = tab.shares()
+    page.locator(".sample").nth(0).click()
+    tab.settle()
+    page.evaluate(
+        """(bytes) => {
+          const data = new DataTransfer();
+          data.items.add(new File([Uint8Array.from(bytes)], "one.png", { type: "image/png" }));
+          document.dispatchEvent(new ClipboardEvent("paste", { clipboardData: data }));
+        }""",
+        list(_png(paper)),
+    )
+    tab.settle()
+    assert tab.shares() == shares
+    page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"not a picture"})
+    page.locator("#draw-error", has_text="not an image I can read: PNG, JPEG, WebP or BMP").wait_for()
+    page.set_input_files(
+        "#file", {"name": "blank.png", "mimeType": "image/png", "buffer": _png(np.full((50, 50), 200, np.uint8))}
+    )
+    page.locator("#draw-error", has_text="looks blank").wait_for()
+    assert tab.shares() == shares  # what was there stays
+
+
+def test_looking_from_a_patch_and_removing_it(visit: Any, site: str) -> None:
+    tab = visit(site)
+    page = tab.page
+    first, beside = tab.shares(), tab.shares("cnn")
+    said = page.locator("#map-said").inner_text()
+    cell = page.locator(".cell").nth(6)
+    cell.hover()
+    assert "from row 2, column 3" in page.locator("#map-said").inner_text()
+    assert page.locator(".cell.query").count() == 1
+    page.mouse.move(2, 2)
+    assert page.locator("#map-said").inner_text() == said
+
+    cell.click()
+    tab.settle()
+    assert cell.get_attribute("aria-pressed") == "true"
+    assert tab.shares() != first
+    assert tab.shares("cnn") != beside  # it has no tokens: the patch is painted black
+    assert page.locator(".answer.vit .moved").inner_text().startswith("before: ")
+    assert page.locator(".bar.vit .mark").first.is_visible()
+    assert "patch row 2, column 3" in page.locator("#removed").inner_text()
+    cell.click()
+    tab.settle()
+    assert tab.shares() == first
+    assert page.locator("#removed").inner_text() == ""
+
+    page.locator(".thumb").nth(0).click()
+    page.locator("#remove-head").click()
+    tab.settle()
+    assert tab.shares() != first
+    assert "head 1 of layer 1" in page.locator("#removed").inner_text()
+    page.get_by_role("button", name="put all back").click()
+    tab.settle()
+    assert tab.shares() == first
+
+
+def test_every_view_draws_its_map(visit: Any, site: str) -> None:
+    tab = visit(site)
+    page = tab.page
+    seen = set()
+    for view in page.locator(".view").all():
+        view.click()
+        page.wait_for_timeout(80)
+        seen.add(page.evaluate("document.querySelector('#map canvas').toDataURL()"))
+        assert page.locator("#map-said").inner_text()
+    assert len(seen) == page.locator(".view").count()
+
+
+def test_the_arithmetic_of_one_weight(visit: Any, static_site: str, runs: list[Run]) -> None:
+    """Every number in the drawer is the model's own."""
+    tab = visit(static_site, "#test=3&layer=2&head=2&from=5")
+    page = tab.page
+    page.locator("#open-arithmetic").click()
+    tab.settle()
+    page.get_by_label("The token that answers").select_option("11")
+    page.wait_for_timeout(100)
+    results = page.locator(".sum .result").all_inner_texts()
+    pixels = page.evaluate(
+        """async () => { const { samples } = await (await fetch("samples.json")).json();
+        return [...atob(samples[3].pixels)].map((c) => c.charCodeAt(0)); }"""
+    )
+    taps: dict[str, torch.Tensor] = {}
+    image = torch.tensor(pixels, dtype=torch.uint8).view(1, 1, 28, 28)
+    with torch.inference_mode():
+        runs[0].load_model().eval()(runs[0].preprocessing.to_input(image), taps)
+    query, key = taps["blocks.1.q"][0, 1, 6], taps["blocks.1.k"][0, 1, 11]
+    dot, weight = float(query @ key), float(taps["blocks.1.attention"][0, 1, 6, 11])
+    shown = [float(results[i].replace("−", "-")) for i in (0, 1)]
+    assert shown == pytest.approx([dot, dot / 32**0.5], abs=0.011)
+    assert results[2] == _percent(weight)
+    assert results[3] == f"{_percent(weight)} of v"
+    # a patch that is clicked gives its weight, and is not removed
+    page.locator(".cell").nth(0).click()
+    tab.settle()
+    assert tab.state()["key"] == "1"
+    assert page.locator("#removed").inner_text() == ""
+    page.locator("#close-arithmetic").click()
+    assert page.locator("#arithmetic").is_hidden()
+
+
+def test_the_tour(visit: Any, site: str) -> None:
+    tab = visit(site)
+    page = tab.page
+    tab.draw(SEVEN)
+    answer = tab.answer()
+    page.locator("#mode-tour").click()
+    views = ["patches", "positions", "attention", "attention", "attention", "attention", "occlusion"]
+    for step, view in enumerate(views, start=1):
+        article = page.locator("article.shown")
+        assert article.get_attribute("data-step") == str(step)
+        formula = article.locator("math").locator("visible=true").bounding_box()
+        assert formula is not None
+        assert formula["height"] > 15
+        assert "undefined" not in article.inner_text()
+        assert page.locator("#map").get_attribute("data-view") == view
+        assert page.locator("[data-part].recede").count() > 0
+        assert page.locator("#arithmetic").is_visible() == (step == 3)
+        tab.settle()
+        assert tab.state()["step"] == str(step)
+        page.locator("#tour-next").click()
+    assert page.locator("#tour").is_hidden()
+    assert page.locator(".recede").count() == 0
+    assert tab.answer() == answer  # it was the person's own drawing throughout
+    page.locator("#mode-tour").click()
+    page.keyboard.press("Escape")
+    assert page.locator("#tour").is_hidden()
+
+
+def test_what_if(visit: Any, static_site: str) -> None:
+    tab = visit(static_site)
+    page = tab.page
+    first = tab.shares()
+    page.get_by_label("Move it right by one pixel").click(click_count=3, delay=20)
+    tab.settle()
+    assert "3 px to the right" in page.locator("#whatif-said").inner_text()
+    assert tab.shares() != first
+    page.locator("#shuffle").click()
+    tab.settle()
+    assert "shuffled" in page.locator("#whatif-said").inner_text()
+    page.locator("#as-drawn").click()
+    tab.settle()
+    assert tab.shares() == first
+
+
+def test_the_address_holds_everything(visit: Any, site: str) -> None:
+    tab = visit(site)
+    page = tab.page
+    tab.draw(ZERO, [(0.6, 0.7), (0.8, 0.9)])
+    page.locator(".thumb").nth(1).click()
+    page.locator(".cell").nth(9).click()
+    page.locator("#remove-head").click()
+    page.get_by_label("Move it down by one pixel").click()
+    page.locator(".cell").nth(3).hover()
+    page.locator("#from-patch").click()
+    page.mouse.move(2, 2)
+    tab.settle()
+    fragment = page.url.partition("#")[2]
+    assert len(fragment) < 500
+    again = visit(site, f"#{fragment}")
+    assert again.page.url.partition("#")[2] == fragment
+    for kind in ("vit", "cnn"):
+        assert again.shares(kind) == tab.shares(kind)
+    for place in ("#map-said", "#removed", "#whatif-said", "#steps-said"):
+        assert again.page.locator(place).inner_text() == page.locator(place).inner_text()
+    picture = "document.querySelector('#map canvas').toDataURL()"
+    assert again.page.evaluate(picture) == page.evaluate(picture)
+
+
+@pytest.mark.parametrize(
+    "fragment",
+    [
+        "#strokes=%00%ff",
+        "#strokes=AAAA",
+        "#pixels=AAAA",
+        "#layer=99&head=77&from=4000&key=999&step=42",
+        "#without=" + ".".join(map(str, range(60))),
+    ],
+)
+def test_a_damaged_address_does_no_harm(visit: Any, static_site: str, fragment: str) -> None:
+    tab = visit(static_site, fragment)
+    assert re.fullmatch(r"\d", tab.answer())
+
+
+def test_phone_width(visit: Any, site: str) -> None:
+    tab = visit(site, width=390, height=844, has_touch=True, is_mobile=True, device_scale_factor=2)
+    page = tab.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    tops = [page.locator(part).bounding_box()["y"] for part in (".draw", ".answers", ".sees")]
+    assert tops == sorted(tops)
+    # a finger: the first tap looks from the patch, the second removes it
+    cell = page.locator(".cell").nth(5)
+    cell.tap()
+    assert cell.get_attribute("aria-pressed") == "false"
+    assert "from row 2, column 2" in page.locator("#map-said").inner_text()
+    cell.tap()
+    tab.settle()
+    assert cell.get_attribute("aria-pressed") == "true"
+    page.locator("#open-arithmetic").tap()
+    tab.settle()
+    page.locator("#mode-tour").tap()
+    for _ in range(6):
+        page.locator("#tour-next").tap()
+        page.wait_for_timeout(60)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+def test_drawing_with_a_finger(visit: Any, static_site: str) -> None:
+    tab = visit(static_site, width=390, height=844, has_touch=True, is_mobile=True)
+    page = tab.page
+    box = page.locator("#pad").bounding_box()
+    session = page.context.new_cdp_session(page)
+    for i in range(15):
+        at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] * (0.2 + 0.04 * i)}
+        session.send("Input.dispatchTouchEvent", {"type": "touchStart" if i == 0 else "touchMove", "touchPoints": [at]})
+    session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+    tab.settle()
+    assert page.evaluate("scrollY") == 0  # the sheet draws, it does not scroll
+    assert tab.answer() == "1"
+
+
+def test_keys_alone(visit: Any, static_site: str) -> None:
+    tab = visit(static_site)
+    page = tab.page
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")  # the skip link
+    page.locator("#pad").focus()
+    page.keyboard.press("Delete")
+    for _ in range(12):
+        page.keyboard.press("ArrowUp")
+    page.keyboard.down(" ")
+    for _ in range(28):
+        page.keyboard.press("ArrowDown")
+    page.keyboard.up(" ")
+    tab.settle()
+    assert tab.answer() == "1"
+
+    reached = []
+    page.locator("#pad").focus()
+    for _ in range(70):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
+    for wanted in (
+        "undo",
+        "clear",
+        "open",
+        "sample",
+        "more-samples",
+        "shuffle",
+        "from-readout",
+        "cell",
+        "thumb",
+        "remove-head",
+        "open-arithmetic",
+        "view",
+    ):
+        assert any(wanted in name for name in reached), wanted
+
+    page.locator(".cell").first.focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert "from row 2, column 2" in page.locator("#map-said").inner_text()
+    page.keyboard.press("Enter")
+    tab.settle()
+    assert "patch row 2, column 2" in page.locator("#removed").inner_text()
+    page.locator(".thumb[aria-pressed='true']").focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Delete")
+    tab.settle()
+    assert "head 1 of layer 1" in page.locator("#removed").inner_text()
+
+
+def test_screen_reader_labels(visit: Any, static_site: str) -> None:
+    tab = visit(static_site)
+    page = tab.page
+    page.locator("#open-arithmetic").click()
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll("button, select, input, a, canvas:not([aria-hidden])")]
+          .filter((e) => e.checkVisibility() && !(e.ariaLabel || e.textContent.trim() || e.labels?.length || e.title))
+          .map((e) => e.outerHTML.slice(0, 80))"""
+    )
+    assert nameless == []
+    page.wait_for_timeout(900)
+    assert re.search(r"ViT: \d, .* %\. CNN: \d", page.locator("#spoken").inner_text())
+    assert page.locator("#spoken").get_attribute("aria-live") == "polite"
+    assert page.locator("html").get_attribute("lang") == "en"
+    assert page.locator("h1").count() == 1
+
+
+def test_dark_light_and_stillness(visit: Any, static_site: str) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = visit(static_site, color_scheme="dark", reduced_motion="reduce")
+    light = visit(static_site, color_scheme="light")
+    assert dark.page.evaluate(background) == "rgb(20, 24, 27)"
+    assert light.page.evaluate(background) == "rgb(255, 255, 255)"
+    dark.page.locator("#theme").click()
+    assert dark.page.evaluate(background) == "rgb(255, 255, 255)"
+    dark.page.reload()
+    dark.page.locator("#speed", has_text="ms").wait_for()
+    assert dark.page.evaluate(background) == "rgb(255, 255, 255)"  # the choice is kept
+    assert dark.page.evaluate("getComputedStyle(document.querySelector('.fill')).transitionDuration") == "0s"
+    assert light.page.evaluate("getComputedStyle(document.querySelector('.fill')).transitionDuration") != "0s"
+
+
+def test_live_while_drawing(visit: Any, site: str, record_property: Any) -> None:
+    """Strokes are answered within 50 ms; what a newer stroke overtakes is dropped, and the last one is answered."""
+    tab = visit(site)
+    page = tab.page
+    page.locator("#clear").click()
+    tab.settle()
+    page.evaluate(
+        """() => {
+          window.times = [];
+          document.addEventListener("vitreous:answered", (event) => window.times.push(event.detail.milliseconds));
+        }"""
+    )
+    moves = 60
+    box = page.locator("#pad").bounding_box()
+    page.mouse.move(box["x"] + 60, box["y"] + 60)
+    page.mouse.down()
+    for i in range(moves):
+        page.mouse.move(box["x"] + 60 + 2.5 * i, box["y"] + 60 + 60 * (i % 20) / 20 + i)
+        page.wait_for_timeout(16)
+    page.mouse.up()
+    tab.settle()
+    times = sorted(page.evaluate("window.times"))
+    typical = statistics.median(times)
+    record_property("median_ms", round(typical, 1))
+    slow = times[9 * len(times) // 10]
+    print(f"\n{site}: {len(times)} answers to {moves} moves; median {typical:.0f} ms, 90 % within {slow:.0f} ms")
+    assert 5 <= len(times) <= moves + 3
+    # a shared machine may take the processor away for a while: its quiet moments are what the page is judged by
+    assert times[len(times) // 4] <= 50
+    fresh = visit(site, "#" + page.url.partition("#")[2])
+    assert fresh.shares() == tab.shares()
