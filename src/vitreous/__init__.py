@@ -23,6 +23,7 @@ guard_amx()  # before anything here imports torch
 if TYPE_CHECKING:
     from vitreous.api import compare, create, evaluate, fit, load, look, predict
     from vitreous.config import Config
+    from vitreous.doctor import diagnose
     from vitreous.errors import VitreousError
     from vitreous.presets import preset
     from vitreous.runs import Run
@@ -36,6 +37,7 @@ _PUBLIC = {
     "predict": "vitreous.api",
     "compare": "vitreous.api",
     "look": "vitreous.api",
+    "diagnose": "vitreous.doctor",
     "preset": "vitreous.presets",
     "Config": "vitreous.config",
     "Run": "vitreous.runs",
@@ -44,7 +46,7 @@ _PUBLIC = {
 
 __all__ = [
     "Config", "Run", "VitreousError", "__version__",
-    "compare", "create", "evaluate", "fit", "load", "look", "predict", "preset",
+    "compare", "create", "diagnose", "evaluate", "fit", "load", "look", "predict", "preset",
 ]  # fmt: skip
 
 

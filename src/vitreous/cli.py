@@ -437,6 +437,77 @@ def convert(
 
 
 @app.command()
+def doctor(
+    target: Annotated[str, typer.Argument(help="A preset, a run folder, or package.module:callable (any nn.Module).")],
+    data: DataOption = None,
+    input_shape: Annotated[
+        str | None, typer.Option("--input-shape", help="What one input looks like, as in 1,28,28.")
+    ] = None,
+    seed: SeedOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Why does my ViT get 90 %? Measures a model, says what is wrong and how to mend it; exit code 1 if anything is."""
+    from vitreous.doctor.consultation import consult
+    from vitreous.doctor.render import render
+
+    diagnosis, name = consult(target, data=data, input_shape=input_shape, seed=seed or 0)
+    if as_json:
+        _print_json(diagnosis.as_json())
+    else:
+        render(diagnosis, name)
+    raise typer.Exit(diagnosis.exit_code)
+
+
+@app.command()
+def export(
+    to: Annotated[str, typer.Option("--to", help="onnx (one file) or page (a folder for any static host).")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file or folder to write.")],
+    runs: Annotated[list[Path] | None, typer.Option("--run", help="A run folder; page: several.")] = None,
+    lean: Annotated[bool, typer.Option("--lean", help="onnx: logits and probabilities alone, no insides.")] = False,
+) -> None:
+    """Take a model elsewhere: one checked ONNX file, or the drawing page with the model in the browser."""
+    from vitreous.exporting import export_onnx, export_page
+    from vitreous.runs import BOX, Run, open_run
+
+    if to == "onnx":
+        if runs is not None and len(runs) > 1:
+            raise ConfigError(f"--to onnx takes one --run, not {len(runs)}")
+        made = export_onnx(open_run(runs[0] if runs else None), out, full=not lean)
+        print(f"{made.path}: {made.bytes:,} bytes; inputs {', '.join(made.inputs)}; outputs {', '.join(made.outputs)}")
+        print(f"  checked against the model on {made.parity}")
+    elif to == "page":
+        chosen = [Run.open(run) for run in runs] if runs else [Run.open(BOX / name) for name in ("vit", "cnn")]
+        page = export_page(chosen, out)
+        print(
+            f"{page.folder}: {len(page.files)} files, {page.bytes / 1e6:.1f} MB; serve it from any static host, as in"
+        )
+        print(f"  python -m http.server --bind 127.0.0.1 --directory {page.folder}")
+    else:
+        raise ConfigError(f"--to {to!r}: choose onnx or page")
+
+
+@app.command()
+def serve(
+    runs: Annotated[list[Path] | None, typer.Option("--run", help="Runs to serve; left out: those in the box.")] = None,
+    host: Annotated[
+        str, typer.Option(help="Another host than loopback needs --token-file or --no-auth.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the bearer token that clients must send.")
+    ] = None,
+    no_auth: Annotated[bool, typer.Option("--no-auth", help="Serve another host without a token.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Processes; left out: a core each, at most two.", min=1)] = None,
+) -> None:
+    """Draw a digit and see the model think: the page and an HTTP API."""
+    from vitreous.runs import Run
+    from vitreous.serve.server import serve_runs
+
+    chosen = [Run.open(run) for run in runs or []]
+    serve_runs(chosen, host=host, port=port, token_file=token_file, no_auth=no_auth, workers=workers)
+
+
+@app.command()
 def env(as_json: JsonOption = False) -> None:
     """What a bug report needs: versions, CPU, threads, probes; nothing private."""
     from vitreous.environment import describe_environment

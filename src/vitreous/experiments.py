@@ -13,7 +13,7 @@ from vitreous.data.datasets import fetch
 from vitreous.errors import ConfigError, DataError, RunError
 from vitreous.presets import PRESETS, preset
 from vitreous.runs import CONFIG, Run, free_folder
-from vitreous.train.loop import fit
+from vitreous.train.loop import TrainingInterrupted, fit
 
 
 def compare(
@@ -56,7 +56,12 @@ def compare(
             one = _with_train(one, budget_seconds=runs[0].record["results"]["test"]["train_seconds"])
         for seed in range(one.seed, one.seed + seeds):
             path = folder / "runs" / (one.name if seeds == 1 else f"{one.name}-seed{seed}")
-            runs.append(_trained(one.replace(seed=seed), path, device, progress))
+            try:
+                runs.append(_trained(one.replace(seed=seed), path, device, progress))
+            except TrainingInterrupted as stop:
+                raise TrainingInterrupted(
+                    f"stopped and saved; the same command with -o {folder} goes on where it stopped", stop.signal_number
+                ) from None
     return report_on(
         runs, folder, {"equal": equal or "each its own recipe", "seeds": seeds, "settings": list(settings)}
     )

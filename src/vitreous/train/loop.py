@@ -47,6 +47,7 @@ class TrainingInterrupted(VitreousError):
 
     def __init__(self, message: str, signal_number: int):
         super().__init__(message)
+        self.signal_number = signal_number
         self.exit_code = 128 + signal_number
 
 
