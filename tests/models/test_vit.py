@@ -332,7 +332,7 @@ def test_dropout_follows_every_dense_layer_but_qkv() -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.register_forward_hook(lambda _module, inputs, _output: seen.append(tuple(inputs[0].shape)))
-    model(images)
+    model(images, {})  # taps: every token of the last block too
     N, D, M = config.num_tokens, config.dim, config.mlp_dim
     assert seen == [(1, N, D), *[(1, N, D), (1, N, M), (1, N, D)] * config.depth]
 

@@ -72,12 +72,16 @@ class Attention(nn.Module):
             self.register_buffer("offsets", offsets, persistent=False)
 
     def forward(
-        self, x: Tensor, taps: Taps | None = None, head_mask: Tensor | None = None, key_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        taps: Taps | None = None,
+        head_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        first_only: bool = False,
     ) -> Tensor:
-        B, N, D = x.shape
-        qkv = self.qkv(x).view(B, N, 3, self.num_heads, D // self.num_heads)
-        # one copy of all three, so that the products below read contiguous memory
-        q, k, v = qkv.permute(2, 0, 3, 1, 4).contiguous().unbind(0)  # each (B, H, N, K)
+        """(B, N, D) → the same; with `first_only` just the first token's row, (B, 1, D)."""
+        B, _, D = x.shape
+        q, k, v = self._first_query(x) if first_only else self._split(self.qkv(x), 3)
         if self.fused and taps is None and key_mask is None:
             heads = F.scaled_dot_product_attention(q, k, v)  # (B, H, N, K)
         else:
@@ -86,13 +90,27 @@ class Attention(nn.Module):
             heads = heads * head_mask.view(1, -1, 1, 1)
         if taps is not None:
             taps.update(q=q, k=k, v=v, heads=heads)
-        return self.proj(heads.transpose(1, 2).reshape(B, N, D))
+        return self.proj(heads.transpose(1, 2).reshape(B, -1, D))
+
+    def _split(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
+        """(B, N, parts·D) → `parts` tensors (B, H, N, K), copied once so that the products read contiguous memory."""
+        B, N, width = projected.shape
+        heads = projected.view(B, N, parts, self.num_heads, width // parts // self.num_heads)
+        return heads.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+
+    def _first_query(self, x: Tensor) -> tuple[Tensor, ...]:
+        """The first token's query, and the keys and values of all: no other query is needed for its answer."""
+        D = x.shape[-1]
+        weight, bias = self.qkv.weight, self.qkv.bias
+        query = F.linear(x[:, :1], weight[:D], None if bias is None else bias[:D])
+        keys_values = F.linear(x, weight[D:], None if bias is None else bias[D:])
+        return *self._split(query, 1), *self._split(keys_values, 2)
 
     def _spelled_out(self, q: Tensor, k: Tensor, v: Tensor, taps: Taps | None, key_mask: Tensor | None) -> Tensor:
         logits = (q * q.shape[-1] ** -0.5) @ k.mT  # (B, H, N, N)
         if self.relative:  # the paper's appendix D.4: the query also meets a learned vector of the offset
             by_offset = (q * q.shape[-1] ** -0.5) @ self.rel_pos.mT  # (B, H, N, 2N - 1)
-            logits = logits + by_offset.gather(-1, self.offsets.expand(*logits.shape))
+            logits = logits + by_offset.gather(-1, self.offsets[: q.shape[2]].expand(*logits.shape))
         if key_mask is not None:  # a removed token is looked at by nobody
             logits = logits.masked_fill(~key_mask[:, None, None, :], -math.inf)
         weights = logits.softmax(dim=-1)
@@ -128,9 +146,16 @@ class Block(nn.Module):
         self.drop_path = drop_path
 
     def forward(
-        self, x: Tensor, taps: Taps | None = None, head_mask: Tensor | None = None, key_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        taps: Taps | None = None,
+        head_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        first_only: bool = False,
     ) -> Tensor:
-        x = x + self._branch(self.attn(self.norm1(x), taps, head_mask, key_mask))
+        """(B, N, D) → the same; with `first_only` just the first token's row, (B, 1, D), which attends to all."""
+        attended = self.attn(self.norm1(x), taps, head_mask, key_mask, first_only)
+        x = (x[:, :1] if first_only else x) + self._branch(attended)
         if taps is not None:
             taps["middle"] = x
         return x + self._branch(self.mlp(self.norm2(x)))
@@ -269,7 +294,10 @@ class ViT(nn.Module):
             taps["tokens"] = x
         for i, block in enumerate(self.blocks):
             block_taps: Taps | None = None if taps is None else {}
-            x = block(x, block_taps, None if head_mask is None else head_mask[i], key_mask)
+            # the head reads the class token alone: the last block need not compute the others (a fifth of the work
+            # at depth 4) unless someone wants to see them
+            first_only = self.config.pool == "cls" and i == len(self.blocks) - 1 and taps is None
+            x = block(x, block_taps, None if head_mask is None else head_mask[i], key_mask, first_only)
             if taps is not None and block_taps is not None:
                 taps.update({f"blocks.{i}.{name}": value for name, value in block_taps.items()})
                 taps[f"blocks.{i}.output"] = x
