@@ -14,7 +14,7 @@ import onnxruntime as ort
 import pytest
 import torch
 
-from vitreous.config import CNNConfig, Config, DataConfig, ModelConfig, PostCNNConfig, PostViTConfig, ViTConfig
+from vitreous.config import CNNConfig, Config, DataConfig, ModelConfig, PostViTConfig, ViTConfig
 from vitreous.data.datasets import load_dataset
 from vitreous.errors import MissingExtraError
 from vitreous.exporting import export_onnx, export_page, onnx_files, onnx_for_serving, parity, static_page
@@ -148,7 +148,6 @@ VARIANTS = {
     "mean": TINY.replace(depth=1, pool="mean", positions="learned-2d", stem_channels=(4,), patch_size=4, fit="pad"),
     "seq": TINY.replace(depth=1, pool="seq", positions="relative", head="mlp", patch_size=5, fit="resize"),
     "cnn": CNNConfig(conv_channels=(4, 8), hidden=16),
-    "post-cnn": PostCNNConfig(),
 }
 
 
@@ -206,9 +205,7 @@ def test_names_the_missing_extra(tiny: Run, tmp_path: Path, monkeypatch: pytest.
 # --- the cache, the page -------------------------------------------------------------------------------------------
 
 
-def test_the_cache_knows_a_run_by_its_weights(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_cache_knows_a_run_by_its_weights(tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
     calls = []
     monkeypatch.setattr(onnx_files, "export_onnx", lambda run, path, full: calls.append(path) or path.parent.mkdir(

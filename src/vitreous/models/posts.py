@@ -131,7 +131,7 @@ class PostDesign(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         patches = self.patch_projection(cut_patches(images, (PATCH, PATCH)))  # (B, 16, D)
-        class_token = self.class_projection(self.class_token).expand(len(images), -1, -1)
+        class_token = self.class_projection(self.class_token).expand(images.shape[0], -1, -1)
         indices = self.indices if self.config.positions == "as-written" else self.indices[:, None]
         z = torch.cat([class_token, patches], dim=1) + self.position_projection(indices)  # (D,) or (17, D)
         for block in self.blocks:

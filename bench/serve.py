@@ -1,0 +1,322 @@
+"""`vitreous serve` beside a plain FastAPI + uvicorn + PyTorch handler, in one run, on loopback.
+
+    python bench/serve.py [--run RUN] [--quick] [--json FILE] [--workers N]
+
+Both get the same request (one PNG as multipart) from wrk, or from the asyncio client below where wrk is missing, in a
+process of its own, at 1, 8, 64 and 256 connections, in turns, so that a busy moment of the machine strikes both. The
+plain handler is the one most people write: `async def predict(file: UploadFile)`, Pillow, a torch model, one process,
+uvicorn[standard]'s fast loop and parser, no access log. It is spared torch's default of a thread a core: at one image
+that is slower than one thread, and with anything else running it collapses (measured here: 1.1 → 346 ms an image,
+OpenMP's threads spin while they wait for each other). `--plain-threads 2` shows it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+LEVELS = (1, 8, 64, 256)
+START_SECONDS = 180.0
+BOUNDARY = "vitreous-bench"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One load on one server; times in milliseconds."""
+
+    server: str
+    connections: int
+    requests_per_second: float
+    p50_ms: float
+    p99_ms: float
+    errors: int
+    requests: int
+
+
+# --- the two servers -----------------------------------------------------------------------------------------------
+
+
+def serve_ours(run_path: Path | None, port: int, workers: int | None) -> None:
+    from vitreous.runs import Run
+    from vitreous.serve.server import serve_runs
+
+    serve_runs([Run.open(run_path)] if run_path else [], port=port, workers=workers)
+
+
+def serve_plain(run_path: Path | None, port: int, threads: int | None) -> None:
+    """What a tutorial would give: one model, one handler."""
+    import numpy as np
+    import torch
+    import uvicorn
+    from fastapi import FastAPI, UploadFile
+    from PIL import Image
+
+    from vitreous.runs import open_run
+
+    if threads:
+        torch.set_num_threads(threads)
+    run = open_run(run_path)
+    model = run.load_model()
+    height, width = run.preprocessing.image_size
+    app = FastAPI()
+
+    async def predict(image: UploadFile) -> dict[str, object]:
+        picture = Image.open(io.BytesIO(await image.read())).convert("L").resize((width, height))
+        pixels = torch.from_numpy(np.array(picture)).float()[None, None] / 255
+        with torch.no_grad():
+            logits = model((pixels - run.preprocessing.mean[0]) / run.preprocessing.std[0])
+            probabilities = logits.softmax(dim=1)[0]
+        return {"label": run.class_names[int(probabilities.argmax())], "probabilities": probabilities.tolist()}
+
+    predict.__annotations__ = {"image": UploadFile, "return": dict[str, object]}  # postponed annotations name locals
+    app.post("/v1/predict")(predict)
+    app.get("/healthz")(lambda: {"status": "alive"})
+    uvicorn.run(app, port=port, log_level="warning", access_log=False)
+
+
+@contextlib.contextmanager
+def running(
+    kind: str, run_path: Path | None, workers: int | None, plain_threads: int | None = None
+) -> Iterator[tuple[int, int]]:
+    """A server in its own process group; yields its process id and port, and ends it whatever happens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, __file__, "--serve", kind, "--port", str(port)]
+    if workers:
+        command += ["--workers", str(workers)]
+    if run_path is not None:
+        command += ["--run", str(run_path)]
+    if plain_threads:
+        command += ["--plain-threads", str(plain_threads)]
+    process = subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL)
+    try:
+        _await_health(process, port)
+        yield process.pid, port
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _await_health(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise SystemExit(f"a server ended with {process.returncode} before it answered")
+        with contextlib.suppress(OSError):
+            if urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2).status == 200:
+                return
+        time.sleep(0.2)
+    raise SystemExit(f"a server did not answer within {START_SECONDS:.0f} s")
+
+
+def resident_megabytes(pid: int) -> float:
+    """Of a process and its children."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6 + sum(resident_megabytes(int(child)) for child in children)
+
+
+# --- the load ------------------------------------------------------------------------------------------------------
+
+
+def make_body() -> bytes:
+    from PIL import Image
+
+    from vitreous.data.digits import load_digits
+
+    digit = load_digits().parts["test"].images[3, 0].numpy()
+    png = io.BytesIO()
+    Image.fromarray(digit).save(png, "PNG")
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="digit.png"\r\n'
+    return (head + "Content-Type: image/png\r\n\r\n").encode() + png.getvalue() + f"\r\n--{BOUNDARY}--\r\n".encode()
+
+
+_LUA = """
+wrk.method = "POST"
+wrk.headers["Content-Type"] = "multipart/form-data; boundary=%s"
+local file = io.open("%s", "rb"); wrk.body = file:read("*a"); file:close()
+function done(summary, latency)
+  local e = summary.errors
+  io.write(string.format('RESULT {"requests": %%d, "seconds": %%f, "p50_ms": %%f, "p99_ms": %%f, "errors": %%d}\\n',
+    summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e3, latency:percentile(99) / 1e3,
+    e.connect + e.read + e.write + e.status + e.timeout))
+end
+"""
+
+
+def load(server: str, port: int, connections: int, seconds: float, folder: Path) -> Row:
+    body = folder / "body"
+    if shutil.which("wrk"):
+        script = folder / "post.lua"
+        script.write_text(_LUA % (BOUNDARY, body))
+        # the shortest whole number of seconds that wrk takes
+        command = [
+            "wrk",
+            "-t1",
+            f"-c{connections}",
+            f"-d{max(1, round(seconds))}s",
+            "--timeout",
+            "10s",
+            "-s",
+            str(script),
+        ]
+        command.append(f"http://127.0.0.1:{port}/v1/predict")
+    else:
+        command = [sys.executable, __file__, "--client", "--port", str(port), "--connections", str(connections)]
+        command += ["--seconds", str(seconds), "--body", str(body)]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=True).stdout
+    found = json.loads(next(line for line in out.splitlines() if line.startswith("RESULT")).removeprefix("RESULT"))
+    rate = found["requests"] / found["seconds"]
+    return Row(server, connections, rate, found["p50_ms"], found["p99_ms"], found["errors"], found["requests"])
+
+
+async def client(port: int, connections: int, seconds: float, body: bytes) -> None:
+    """wrk's stand-in: keep-alive connections, each with one request under way at a time."""
+    head = f"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(body)}\r\n"
+    request = f"{head}Content-Type: multipart/form-data; boundary={BOUNDARY}\r\n\r\n".encode() + body
+    times: list[float] = []
+    errors = 0
+    end = time.perf_counter() + seconds
+
+    async def one() -> None:
+        nonlocal errors
+        try:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            while (start := time.perf_counter()) < end:
+                writer.write(request)
+                async with asyncio.timeout(10):
+                    answer = await reader.readuntil(b"\r\n\r\n")
+                    length = int(answer.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+                    await reader.readexactly(length)
+                times.append(time.perf_counter() - start)
+                errors += not answer.startswith(b"HTTP/1.1 200")
+            writer.close()
+        except (OSError, EOFError, TimeoutError, ValueError, asyncio.IncompleteReadError):
+            errors += 1
+
+    start = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(connections)))
+    ordered = sorted(times) or [float("nan")]
+    result = {
+        "requests": len(times),
+        "seconds": time.perf_counter() - start,
+        "p50_ms": ordered[len(ordered) // 2] * 1e3,
+        "p99_ms": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] * 1e3,
+        "errors": errors,
+    }
+    print("RESULT", json.dumps(result))
+
+
+# --- the comparison ------------------------------------------------------------------------------------------------
+
+
+def compare(
+    run_path: Path | None,
+    workers: int | None,
+    plain_threads: int | None,
+    seconds: float,
+    rounds: int,
+    memory_requests: int,
+) -> dict[str, object]:
+    with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
+        folder = Path(name)
+        (folder / "body").write_bytes(make_body())
+        servers = {
+            kind: stack.enter_context(running(kind, run_path, workers, plain_threads)) for kind in ("ours", "plain")
+        }
+        for kind, (_, port) in servers.items():
+            load(kind, port, 8, 2, folder)  # warm
+        rows: list[Row] = []
+        for _ in range(rounds):
+            for level in LEVELS:
+                for kind, (_, port) in servers.items():
+                    rows.append(load(kind, port, level, seconds, folder))
+        memory = _memory_growth(*servers["ours"], memory_requests, folder)
+    best = [_summary(rows, kind, level) for level in LEVELS for kind in ("ours", "plain")]
+    ratios = {}
+    for ours, plain in zip(best[::2], best[1::2], strict=True):
+        level = ours.connections
+        ratios[f"throughput at {level}"] = ours.requests_per_second / max(plain.requests_per_second, 1e-9)
+        ratios[f"p99 at {level}"] = ours.p99_ms / plain.p99_ms if plain.p99_ms else 0.0
+    client_name = "wrk" if shutil.which("wrk") else "asyncio client"
+    return {"ratios": ratios, "rows": [asdict(row) for row in best], "memory": memory, "client": client_name}
+
+
+def _summary(rows: list[Row], kind: str, level: int) -> Row:
+    """The median round by throughput; all errors."""
+    some = [row for row in rows if row.server == kind and row.connections == level]
+    middle = statistics.median_low([row.requests_per_second for row in some])
+    chosen = next(row for row in some if row.requests_per_second == middle)
+    return Row(**{**asdict(chosen), "errors": sum(row.errors for row in some)})
+
+
+def _memory_growth(pid: int, port: int, requests: int, folder: Path) -> dict[str, float]:
+    before, done, errors = resident_megabytes(pid), 0, 0
+    while done < requests:
+        row = load("ours", port, 64, 10 if requests > 20_000 else 4, folder)
+        done, errors = done + row.requests, errors + row.errors
+    after = resident_megabytes(pid)
+    return {"requests": done, "before_mb": before, "after_mb": after, "growth_mb": after - before, "errors": errors}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path)
+    parser.add_argument("--quick", action="store_true", help="below three minutes")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--workers", type=int, help="of `vitreous serve`; left out: its own choice")
+    parser.add_argument("--plain-threads", type=int, default=1, help="of torch in the plain handler (1: see above)")
+    for hidden in ("--serve", "--body"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    for hidden in ("--port", "--connections"):
+        parser.add_argument(hidden, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--client", action="store_true", help=argparse.SUPPRESS)
+    told = parser.parse_args()
+    if told.serve == "ours":
+        serve_ours(told.run, told.port, told.workers)
+    elif told.serve == "plain":
+        serve_plain(told.run, told.port, told.plain_threads)
+    elif told.client:
+        asyncio.run(client(told.port, told.connections, told.seconds, Path(told.body).read_bytes()))
+    else:
+        seconds, rounds, requests = (4.0, 2, 5_000) if told.quick else (10.0, 3, 100_000)
+        seconds = told.seconds or seconds
+        report(compare(told.run, told.workers, told.plain_threads, seconds, rounds, requests), told.json)
+
+
+def report(found: dict[str, object], file: Path | None) -> None:
+    print(f"{'server':8}{'connections':>12}{'requests/s':>12}{'p50 ms':>10}{'p99 ms':>10}{'errors':>8}")
+    for row in found["rows"]:  # type: ignore[attr-defined]
+        print(f"{row['server']:8}{row['connections']:12}{row['requests_per_second']:12.0f}{row['p50_ms']:10.2f}"
+              f"{row['p99_ms']:10.2f}{row['errors']:8}")  # fmt: skip
+    for name, ratio in found["ratios"].items():  # type: ignore[attr-defined]
+        print(f"{name:20} {ratio:.2f} ×")
+    print(f"memory: {found['memory']}; client: {found['client']}")
+    if file:
+        file.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

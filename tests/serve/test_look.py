@@ -1,0 +1,132 @@
+"""POST /v1/look: the model's insides as arrays, the same as the library computes them."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from starlette.testclient import TestClient
+
+from vitreous.internals.attention import attention_layers, pooling_weights, rollout
+from vitreous.internals.relevance import class_relevance, forward_and_back, relevance_readout
+from vitreous.models import ViT
+from vitreous.runs import Run
+
+WANTS = ["probabilities", "attention", "lens", "qkv", "rollout", "occlusion", "relevance"]
+
+
+def question(pixels: np.ndarray, **more: Any) -> dict[str, Any]:
+    return {"pixels": base64.b64encode(pixels.tobytes()).decode(), "want": WANTS, **more}
+
+
+@pytest.fixture
+def vit(runs: list[Run]) -> ViT:
+    model = runs[0].load_model()
+    assert isinstance(model, ViT)
+    return model
+
+
+def test_everything(client: TestClient, runs: list[Run], vit: ViT, digits: np.ndarray) -> None:
+    answer = client.post("/v1/look", json=question(digits[0], model="tiny-vit"))
+    assert answer.status_code == 200, answer.text
+    found = {name: np.array(value) for name, value in answer.json().items()}
+    image = runs[0].preprocessing.to_input(torch.from_numpy(digits[0].copy())[None, None])
+    taps: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        logits = vit(image, taps)
+        layers = attention_layers(taps, 2)
+        early = vit.classify(taps["tokens"]).softmax(1)[0]
+    np.testing.assert_allclose(found["probabilities"], logits.softmax(1)[0], atol=1e-5)
+    np.testing.assert_allclose(found["attention"], torch.cat(layers), atol=1e-5)
+    np.testing.assert_allclose(found["queries"][1], taps["blocks.1.q"][0], atol=1e-4)
+    np.testing.assert_allclose(found["keys"][0], taps["blocks.0.k"][0], atol=1e-4)
+    np.testing.assert_allclose(found["values"][0], taps["blocks.0.v"][0], atol=1e-4)
+    np.testing.assert_allclose(found["lens"][0], early, atol=1e-5)
+    np.testing.assert_allclose(found["lens"][-1], found["probabilities"], atol=1e-5)
+    rolled = rollout([layer[0] for layer in layers], pooling_weights(vit, taps)[0])[1:]
+    np.testing.assert_allclose(found["rollout"], rolled, atol=1e-5)
+    asked = forward_and_back(vit, image[0], None)
+    told = [layer[0] for layer in attention_layers(asked.taps, 2)]
+    relevant = class_relevance(told, asked.attention_gradients, relevance_readout(vit, asked))[1:]
+    np.testing.assert_allclose(found["relevance"], relevant, atol=1e-4)
+    best = int(logits.argmax())
+    for patch in (0, 9):
+        kept = torch.ones(1, 16, dtype=torch.bool)
+        kept[0, patch] = False
+        with torch.no_grad():
+            without = vit(image, patch_mask=kept).softmax(1)[0, best]
+        assert found["occlusion"][patch] == pytest.approx(float(logits.softmax(1)[0, best] - without), abs=1e-5)
+
+
+def test_masks(client: TestClient, runs: list[Run], vit: ViT, digits: np.ndarray) -> None:
+    heads, patches = [[1, 0], [0, 1]], [1] * 12 + [0] * 4
+    asked = question(digits[1], head_mask=heads, token_mask=patches, relevance_class=3)
+    found = client.post("/v1/look", json=asked).json()
+    image = runs[0].preprocessing.to_input(torch.from_numpy(digits[1].copy())[None, None])
+    masks = {"head_mask": torch.tensor(heads).float(), "patch_mask": torch.tensor([patches]) > 0}
+    with torch.no_grad():
+        wanted = vit(image, **masks).softmax(1)[0]
+    np.testing.assert_allclose(found["probabilities"], wanted, atol=1e-5)
+    assert found["occlusion"][12:] == [0, 0, 0, 0]  # gone already
+    assert found["relevance"][12:] == [0, 0, 0, 0]
+    assert np.isfinite(found["relevance"]).all()
+
+
+def test_a_cnn_only_answers(client: TestClient, digits: np.ndarray) -> None:
+    found = client.post("/v1/look", json=question(digits[0], model="tiny-cnn")).json()
+    assert sum(found["probabilities"]) == pytest.approx(1, abs=1e-5)
+    assert all(found[name] is None for name in found if name != "probabilities")
+    assert {"attention", "lens", "queries", "keys", "values", "rollout"} < found.keys()
+
+
+def test_only_what_was_wanted(client: TestClient, digits: np.ndarray) -> None:
+    asked = {**question(digits[0]), "want": ["rollout", "lens"]}
+    assert client.post("/v1/look", json=asked).json().keys() == {"rollout", "lens"}
+    del asked["want"]
+    assert client.post("/v1/look", json=asked).json().keys() == {"probabilities"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"pixels": None}, "base64"),
+        ({"pixels": "é"}, "base64"),
+        ({"pixels": "AAAA"}, "784"),
+        ({"want": ["everything"]}, "want"),
+        ({"want": "attention"}, "want"),
+        ({"head_mask": [[1, 1]]}, "head_mask"),
+        ({"head_mask": [[1, 1], [1, 2]]}, "head_mask"),
+        ({"head_mask": [[1, 1], [1]]}, "head_mask"),
+        ({"token_mask": [1] * 15}, "token_mask"),
+        ({"token_mask": "x"}, "token_mask"),
+        ({"relevance_class": 10}, "relevance_class"),
+        ({"relevance_class": True}, "relevance_class"),
+        ({"model": "none"}, "no model"),
+        ({"model": 7}, "model"),
+        ({"path": "/etc/passwd"}, "'path'"),
+    ],
+)
+def test_mistakes_get_a_sentence(client: TestClient, digits: np.ndarray, change: dict, words: str) -> None:
+    answer = client.post("/v1/look", json={**question(digits[0]), **change})
+    assert answer.status_code == 422, answer.text
+    assert words in answer.json()["detail"]
+
+
+def test_not_json(client: TestClient) -> None:
+    assert client.post("/v1/look", content=b"{").status_code == 415
+    assert client.post("/v1/look", content=b"{", headers={"content-type": "application/json"}).status_code == 400
+
+
+def test_models_and_samples_are_what_the_page_reads(client: TestClient) -> None:
+    document = client.get("/v1/models").json()
+    vit, cnn = document["models"]
+    assert (vit["id"], vit["kind"], vit["depth"], vit["num_heads"], vit["head_dim"]) == ("tiny-vit", "vit", 2, 2, 8)
+    assert (vit["grid"], vit["patch_size"], vit["image_size"], vit["pool"]) == ([4, 4], [7, 7], [28, 28], "cls")
+    assert np.shape(vit["position_similarity"]) == (16, 16)
+    assert (cnn["kind"], cnn["channels"], cnn["accuracy"]) == ("cnn", 1, None)
+    assert "run" not in vit  # no path of this disk
+    sample = client.get("/v1/samples").json()["samples"][0]
+    assert len(base64.b64decode(sample["pixels"])) == 784
