@@ -118,9 +118,10 @@ def data_verify(name: Annotated[str, typer.Argument(help="A name from `vitreous 
 def data_show(
     name: Annotated[str, typer.Argument(help="A data set's name, a folder or a FILE.npz.")], out: OutOption = None
 ) -> None:
-    """Draw a labelled contact sheet (PNG), with class counts."""
+    """Class balance, sizes, pictures that stand twice; and a labelled contact sheet (PNG)."""
     from vitreous.config import DataConfig
     from vitreous.data.datasets import load_dataset
+    from vitreous.data.remarks import balance_remarks, class_counts, repeated_pictures
     from vitreous.data.sheet import contact_sheet
 
     dataset = load_dataset(DataConfig(name=name))
@@ -129,8 +130,11 @@ def data_show(
     sizes = f"{len(dataset.train):,} training, {len(dataset.val):,} validation, {len(dataset.test):,} test images"
     height, width = dataset.image_size
     print(f"{name}: {sizes} of {height}×{width}×{dataset.channels}, {dataset.num_classes} classes")
-    for note in dataset.notes:
-        print(f"  {note}")
+    widest = max(map(len, dataset.class_names))
+    for class_name, *counts in class_counts(dataset):
+        print(f"  {class_name:{widest}}  {' + '.join(f'{count:,}' for count in counts)}")
+    for line in (*balance_remarks(dataset), *dataset.notes, *repeated_pictures(dataset)):
+        print(f"  {line}")
     print(path)
 
 
@@ -297,6 +301,67 @@ def demo(
     _print(render_table(result))
     _print(result.verdict)
     _print(f"Report: {result.report}")
+
+
+@app.command()
+def transfer(
+    source: Annotated[str, typer.Option("--from-data", help="Pre-train on these images.")] = "fashion-mnist",
+    target: Annotated[str, typer.Option("--to", help="Then learn these, from few labels.")] = "mnist",
+    per_class: Annotated[str, typer.Option(help="Labelled images a class, as in 10,100.")] = "10,100,1000",
+    seeds: Annotated[int, typer.Option(help="Trainings of each kind.", min=2)] = 3,
+    preset: Annotated[str, typer.Option(help="A ViT preset.")] = "vit",
+    pretrain_epochs: Annotated[float, typer.Option(help="Epochs of pre-training.")] = 5.0,
+    epochs: Annotated[float, typer.Option(help="Epochs on the target, but at least --fewest-steps.")] = 2.0,
+    fewest_steps: Annotated[int, typer.Option(help="Steps on the target, however few its images.", min=1)] = 300,
+    out: OutOption = None,
+    settings: SetOption = None,
+    device: DeviceOption = "auto",
+    as_json: JsonOption = False,
+) -> None:
+    """What pre-training on other images buys when labels are few; the same command goes on if stopped (-o)."""
+    from vitreous.transfer import render_table
+    from vitreous.transfer import transfer as run_transfer
+
+    try:
+        counts = [int(part) for part in per_class.split(",")]
+    except ValueError:
+        raise ConfigError(f"--per-class {per_class!r}: expected whole numbers, as in 10,100,1000") from None
+    result = run_transfer(
+        source, target, counts, seeds, preset,
+        pretrain_epochs=pretrain_epochs, epochs=epochs, fewest_steps=fewest_steps, out=out, settings=settings or [],
+        device=device,
+    )  # fmt: skip
+    if as_json:
+        _print_json(result.as_dict())
+        return
+    _print(render_table(result))
+    _print(result.verdict)
+    _print(f"Report: {result.report}")
+
+
+@app.command()
+def mistakes(
+    run: RunOption = None,
+    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    most: Annotated[int, typer.Option(help="So many images.", min=1)] = 24,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The images with the highest loss, with their files: find wrong labels, weak classes and confusions."""
+    from vitreous.gallery import gallery, write_gallery
+    from vitreous.runs import free_folder, open_run
+
+    found = gallery(open_run(run), split, most)
+    page = write_gallery(found, out or free_folder(Path("runs") / f"mistakes-{Path(found.run).name}"))
+    if as_json:
+        _print_json(found.as_dict())
+        return
+    print(found.said)
+    for image in found.worst[:5]:
+        own = image.mistake.own
+        where = image.path or f"{split} image {image.mistake.index}"
+        print(f"  {where}: labelled {image.mistake.truth}, answered {own.answer} ({own.percent})")
+    print(f"Gallery: {page}")
 
 
 @app.command()

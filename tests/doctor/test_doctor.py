@@ -197,8 +197,8 @@ def test_presets_bring_their_facts() -> None:
     assert facts.arguments() == {
         "factory": facts.factory, "input_shape": (1, 28, 28), "num_classes": 10, "fresh": True,
     }  # fmt: skip
-    assert type(facts.factory()) is type(model)
     assert torch.equal(state, torch.get_rng_state())
+    assert type(facts.factory()) is type(model)
 
 
 # --- what a person reads -------------------------------------------------------------------------------------

@@ -428,7 +428,8 @@ class ScaleAndBorder(PatchDoesNotDivide):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_two_faults_are_both_named(patient: type[nn.Module], findings: set[str]) -> None:
+def test_two_faults_are_both_named(patient: type[nn.Module], findings: set[str], monkeypatch) -> None:
+    monkeypatch.setattr(checks_fresh, "OVERFIT_SECONDS", 0.0)
     assert diagnose(patient(), factory=patient, input_shape=(1, patient.size, patient.size)).ids() == findings
 
 
@@ -456,7 +457,10 @@ LABELS = torch.arange(64) % 10
         ("train-test-overlap", pictures(), LABELS, torch.cat([pictures()[:3], pictures() + 1])),
     ],
 )
-def test_faults_in_the_data(finding: str, images: Tensor, labels: Tensor, test_images: Tensor | None) -> None:
+def test_faults_in_the_data(
+    finding: str, images: Tensor, labels: Tensor, test_images: Tensor | None, monkeypatch
+) -> None:
+    monkeypatch.setattr(checks_fresh, "OVERFIT_SECONDS", 0.0)  # the model is healthy; other tests overfit it
     diagnosis = diagnose(TinyViT(), images, labels, test_images=test_images)
     assert diagnosis.ids() == {finding}, "\n".join(found.measured for found in diagnosis.findings)
 

@@ -71,12 +71,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     from vitreous.train.loop import fit
 
     folder = tmp_path_factory.mktemp("runs")
-    settings = {"vit": ["model.depth=2", "train.epochs=10"], "cnn": ["train.epochs=1"]}
+    settings = {"vit": ["model.depth=2", "train.epochs=20"], "cnn": ["train.epochs=0.4"]}
     made = []
     for name, changes in settings.items():
         common = ["data.name=digits", "train.threads=1", "train.batch_size=64"]
         config = override(preset(name), [*changes, *common])
-        made.append(fit(config, folder / name, device="cpu"))
+        made.append(fit(config, folder / f"digits-{name}", device="cpu"))
     return made
 
 

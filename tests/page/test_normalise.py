@@ -96,13 +96,13 @@ def test_python_meets_the_golden_vectors(golden: list[dict[str, Any]]) -> None:
         assert found | {"pixels": case["pixels"]} == case  # the packing may differ from one zlib to the next
 
 
-def test_javascript_meets_the_golden_vectors(visit: Any, static_site: str, golden: list[dict[str, Any]]) -> None:
+def test_javascript_meets_the_golden_vectors(visit: Any, served_site: str, golden: list[dict[str, Any]]) -> None:
     pictures = [_picture(case) for case in golden]
-    for case, found in zip(golden, _normalised(visit, static_site, pictures), strict=True):
+    for case, found in zip(golden, _normalised(visit, served_site, pictures), strict=True):
         _same(case["name"], found, strokes.normalise(_picture(case)))
 
 
-def test_javascript_agrees_on_random_pictures(visit: Any, static_site: str) -> None:
+def test_javascript_agrees_on_random_pictures(visit: Any, served_site: str) -> None:
     rng = np.random.default_rng(7)
     pictures = []
     for _ in range(60):
@@ -113,7 +113,7 @@ def test_javascript_agrees_on_random_pictures(visit: Any, static_site: str) -> N
         picture[top : top + rng.integers(1, 40), left : left + rng.integers(1, 40)] = ink
         noise = rng.integers(-12, 13, picture.shape) * rng.integers(0, 2)
         pictures.append(np.clip(picture.astype(int) + noise, 0, 255).astype(np.uint8))
-    for i, found in enumerate(_normalised(visit, static_site, pictures)):
+    for i, found in enumerate(_normalised(visit, served_site, pictures)):
         _same(f"picture {i}", found, strokes.normalise(pictures[i]))
 
 
