@@ -100,7 +100,7 @@ def image_extent(path: Path) -> tuple[int, int]:
 def _judge(data: bytes, name: str) -> None:
     """Refuse what is not one of our formats, is cut short within its header, or declares too many pixels."""
     try:
-        kind, width, height = _declared(data)
+        kind, width, height = declared_extent(data)
     except (struct.error, IndexError):
         raise DataError(f"{name} is truncated: it ends within the image's header") from None
     if kind is None:
@@ -116,7 +116,7 @@ def _judge(data: bytes, name: str) -> None:
         raise DataError(f"{name} is truncated: the end mark of a PNG file is missing")
 
 
-def _declared(data: bytes) -> tuple[str | None, int, int]:
+def declared_extent(data: bytes) -> tuple[str | None, int, int]:
     """(format, width, height) by the file's first bytes; (None, 0, 0) for anything else."""
     if data.startswith(b"\x89PNG\r\n\x1a\n"):
         return "PNG", *struct.unpack(">II", data[16:24])

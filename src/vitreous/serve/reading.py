@@ -211,7 +211,7 @@ def _declared_pixels(content: bytes | np.ndarray) -> int:
     if isinstance(content, np.ndarray):
         return int(content.shape[0] * content.shape[1])
     try:
-        _, width, height = images._declared(content)
+        _, width, height = images.declared_extent(content)
     except (struct.error, IndexError):
         return 0
     return width * height
