@@ -269,3 +269,9 @@ def test_a_page_that_fails_leaves_nothing(tiny: Run, tmp_path: Path, monkeypatch
     (tmp_path / "taken" / "file").touch()
     with pytest.raises(ExportError, match="not empty"):
         export_page([tiny], tmp_path / "taken")
+
+
+def test_a_relative_path_is_written_where_the_person_stands(tiny: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = export_onnx(tiny, Path("here.onnx"), full=False)
+    assert (tmp_path / "here.onnx").stat().st_size == made.bytes

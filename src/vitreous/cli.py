@@ -539,7 +539,11 @@ def export(
             raise ConfigError(f"--to onnx takes one --run, not {len(runs)}")
         made = export_onnx(open_run(runs[0] if runs else None), out, full=not lean)
         print(f"{made.path}: {made.bytes:,} bytes; inputs {', '.join(made.inputs)}; outputs {', '.join(made.outputs)}")
-        print(f"  checked against the model on {made.parity}")
+        checked = made.parity
+        print(
+            f"  checked on {checked.images} {checked.image_source} in a fresh process: the same answers,"
+            f" logits within {checked.max_difference:.1e}"
+        )
     elif to == "page":
         chosen = [Run.open(run) for run in runs] if runs else [Run.open(BOX / name) for name in ("vit", "cnn")]
         page = export_page(chosen, out)

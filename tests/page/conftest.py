@@ -164,9 +164,12 @@ class Visit:
     def shares(self, kind: str = "vit") -> list[str]:
         return self.page.locator(f".bar.{kind} .value").all_inner_texts()
 
-    def settle(self) -> None:
+    def settle(self, first: int = 60) -> None:
         """Until the newest drawing is answered, its slower maps are there and the address is written."""
-        self.page.wait_for_timeout(420)
+        self.page.wait_for_timeout(
+            first
+        )  # for what begins a moment after the act: a file that is read, a changed address
+        self.page.locator("html[data-at=rest]").wait_for(state="attached")
 
     def draw(self, *strokes: list[tuple[float, float]], steps: int = 8) -> None:
         """Strokes in parts of the sheet, by mouse."""

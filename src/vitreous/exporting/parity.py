@@ -151,7 +151,7 @@ def _run_fresh(file: Path, inputs: dict[str, Tensor]) -> dict[str, np.ndarray]:
     with tempfile.TemporaryDirectory(prefix="vitreous-parity-") as folder:
         given, answer = Path(folder, "inputs.npz"), Path(folder, "outputs.npz")
         np.savez(given, **{name: tensor.numpy() for name, tensor in inputs.items()})  # type: ignore[arg-type]
-        command = [sys.executable, "-I", "-c", _FRESH, str(file), str(given), str(answer)]
+        command = [sys.executable, "-I", "-c", _FRESH, str(file.absolute()), str(given), str(answer)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, cwd=folder)
         except subprocess.TimeoutExpired:

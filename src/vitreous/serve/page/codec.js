@@ -1,0 +1,145 @@
+/**
+ * Drawings as short texts for the address bar. A stroke takes about one byte a point: a step of up to seven either way
+ * is one byte, anything longer is a mark and the point itself. Pixels are runs of zeros and the values between them.
+ *
+ * @typedef {import("./raster.js").Stroke} Stroke
+ */
+
+const LARGEST_STEP = 7;
+const STEPS = 2 * LARGEST_STEP + 1; // 15: one byte holds a pair of steps as 15·(dx + 7) + (dy + 7), 0 … 224
+const JUMP = 255;
+const END = 254;
+const MOST_POINTS = 5000; // a link that claims more is not one of ours
+
+/**
+ * @param {Stroke[]} strokes
+ * @returns {string}
+ */
+export function encodeStrokes(strokes) {
+  /** @type {number[]} */
+  const bytes = [];
+  for (const stroke of strokes) {
+    stroke.forEach(([x, y], i) => {
+      if (i === 0) {
+        bytes.push(x, y);
+        return;
+      }
+      const [dx, dy] = [x - stroke[i - 1][0], y - stroke[i - 1][1]];
+      if (Math.max(Math.abs(dx), Math.abs(dy)) <= LARGEST_STEP) bytes.push(STEPS * (dx + LARGEST_STEP) + dy + LARGEST_STEP);
+      else bytes.push(JUMP, x, y);
+    });
+    bytes.push(END);
+  }
+  return toText(Uint8Array.from(bytes));
+}
+
+/**
+ * @param {string} text
+ * @returns {Stroke[]}
+ */
+export function decodeStrokes(text) {
+  const bytes = fromText(text);
+  if (bytes.length > 3 * MOST_POINTS) throw new RangeError("too many points");
+  /** @type {Stroke[]} */
+  const strokes = [];
+  let at = 0;
+  const point = () => {
+    const pair = /** @type {const} */ ([bytes[at], bytes[at + 1]]);
+    if (!(pair[0] <= 224 && pair[1] <= 224)) throw new RangeError("a point outside the sheet");
+    at += 2;
+    return pair;
+  };
+  while (at < bytes.length) {
+    /** @type {Stroke} */
+    const stroke = [point()];
+    while (bytes[at] !== END) {
+      if (at >= bytes.length) throw new RangeError("a stroke without its end");
+      const code = bytes[at++];
+      if (code === JUMP) {
+        stroke.push(point());
+        continue;
+      }
+      const [x, y] = stroke[stroke.length - 1];
+      const next = /** @type {const} */ ([x + Math.floor(code / STEPS) - LARGEST_STEP, y + (code % STEPS) - LARGEST_STEP]);
+      if (code >= STEPS * STEPS || Math.min(...next) < 0 || Math.max(...next) > 224) throw new RangeError("a step off the sheet");
+      stroke.push(next);
+    }
+    at += 1;
+    strokes.push(stroke);
+  }
+  return strokes;
+}
+
+/**
+ * @param {Uint8Array} pixels
+ * @returns {string}
+ */
+export function encodePixels(pixels) {
+  /** @type {number[]} */
+  const bytes = [];
+  let at = 0;
+  while (at < pixels.length) {
+    const zeros = runLength(pixels, at, (value) => value === 0);
+    const others = runLength(pixels, at + zeros, (value) => value !== 0);
+    bytes.push(zeros, others, ...pixels.subarray(at + zeros, at + zeros + others));
+    at += zeros + others;
+  }
+  return toText(Uint8Array.from(bytes));
+}
+
+/**
+ * @param {Uint8Array} pixels
+ * @param {number} from
+ * @param {(value: number) => boolean} belongs
+ */
+function runLength(pixels, from, belongs) {
+  let length = 0;
+  while (length < 255 && from + length < pixels.length && belongs(pixels[from + length])) length += 1;
+  return length;
+}
+
+/**
+ * @param {string} text
+ * @param {number} count  how many pixels there must be
+ * @returns {Uint8Array}
+ */
+export function decodePixels(text, count) {
+  const bytes = fromText(text);
+  const pixels = new Uint8Array(count);
+  let [at, filled] = [0, 0];
+  while (at + 1 < bytes.length) {
+    const [zeros, others] = [bytes[at], bytes[at + 1]];
+    filled += zeros;
+    if (filled + others > count || at + 2 + others > bytes.length) throw new RangeError("more pixels than there are");
+    pixels.set(bytes.subarray(at + 2, at + 2 + others), filled);
+    filled += others;
+    at += 2 + others;
+  }
+  if (filled !== count) throw new RangeError("fewer pixels than there are");
+  return pixels;
+}
+
+/**
+ * Base64 in the alphabet that needs no escaping in an address.
+ * @param {Uint8Array} bytes
+ */
+function toText(bytes) {
+  return toBase64(bytes).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
+}
+
+/** @param {string} text */
+function fromText(text) {
+  return fromBase64(text.replaceAll("-", "+").replaceAll("_", "/"));
+}
+
+/** @param {Uint8Array} bytes */
+export function toBase64(bytes) {
+  let characters = "";
+  for (const byte of bytes) characters += String.fromCharCode(byte);
+  return btoa(characters);
+}
+
+/** @param {string} text */
+export function fromBase64(text) {
+  return Uint8Array.from(atob(text), (character) => character.charCodeAt(0));
+}

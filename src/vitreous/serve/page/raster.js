@@ -1,0 +1,113 @@
+/**
+ * Strokes → gray values, by arithmetic alone: the same drawing gives the same bytes in every browser and in node, which
+ * a canvas would not promise. The page shows the strokes with a canvas and hands these values to the model.
+ *
+ * @typedef {readonly [number, number]} Point  x, y in 0 … 224, whole numbers (the address bar keeps a byte of each)
+ * @typedef {Point[]} Stroke
+ * @typedef {import("./normalise.js").Gray} Gray
+ */
+
+export const SHEET = 224; // the normalisation shrinks anything larger, so a larger sheet would bring nothing
+export const PEN_RADIUS = 6; // 12 of 224: about as thick as MNIST's strokes for a digit half as high as the sheet
+
+/**
+ * A stroke's points joined by curves through the midpoints, as a dense line.
+ * @param {Stroke} stroke
+ * @returns {[number, number][]}
+ */
+export function smooth(stroke) {
+  if (stroke.length < 3) return stroke.map(([x, y]) => [x, y]);
+  /** @type {[number, number][]} */
+  const line = [[stroke[0][0], stroke[0][1]]];
+  for (let i = 1; i < stroke.length - 1; i++) {
+    const [x0, y0] = middle(stroke[i - 1], stroke[i]);
+    const [x1, y1] = stroke[i];
+    const [x2, y2] = middle(stroke[i], stroke[i + 1]);
+    for (let t = i === 1 ? 0 : 0.25; t <= 1; t += 0.25) {
+      const [a, b, c] = [(1 - t) * (1 - t), 2 * t * (1 - t), t * t];
+      line.push([a * x0 + b * x1 + c * x2, a * y0 + b * y1 + c * y2]);
+    }
+  }
+  const last = stroke[stroke.length - 1];
+  line.push([last[0], last[1]]);
+  return line;
+}
+
+/**
+ * @param {Point} a
+ * @param {Point} b
+ */
+function middle(a, b) {
+  return [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2];
+}
+
+/**
+ * Light strokes on a dark sheet; `under` (a sheet as well) stays where it is lighter.
+ * @param {Stroke[]} strokes
+ * @param {Gray | null} [under]
+ * @returns {Gray}
+ */
+export function rasterise(strokes, under = null) {
+  const values = under === null ? new Uint8Array(SHEET * SHEET) : Uint8Array.from(under.values);
+  for (const stroke of strokes) {
+    const line = smooth(stroke);
+    if (line.length === 1) segment(values, line[0], line[0]);
+    for (let i = 1; i < line.length; i++) segment(values, line[i - 1], line[i]);
+  }
+  return { values, height: SHEET, width: SHEET };
+}
+
+/**
+ * A round-ended segment: a pixel's value falls from 255 to 0 over the one pixel around the edge.
+ * @param {Uint8Array} values
+ * @param {readonly [number, number]} from
+ * @param {readonly [number, number]} to
+ */
+function segment(values, [x0, y0], [x1, y1]) {
+  const reach = PEN_RADIUS + 0.5;
+  const [dx, dy] = [x1 - x0, y1 - y0];
+  const length2 = dx * dx + dy * dy;
+  const [left, right] = pixelRange(Math.min(x0, x1) - reach, Math.max(x0, x1) + reach);
+  const [top, bottom] = pixelRange(Math.min(y0, y1) - reach, Math.max(y0, y1) + reach);
+  for (let row = top; row <= bottom; row++) {
+    const y = row + 0.5 - y0;
+    for (let column = left; column <= right; column++) {
+      const x = column + 0.5 - x0;
+      const along = length2 === 0 ? 0 : Math.min(1, Math.max(0, (x * dx + y * dy) / length2));
+      const [offX, offY] = [x - along * dx, y - along * dy];
+      const distance2 = offX * offX + offY * offY;
+      if (distance2 >= reach * reach) continue;
+      const at = row * SHEET + column;
+      if (values[at] === 255) continue;
+      const value = Math.floor(255 * Math.min(1, reach - Math.sqrt(distance2)) + 0.5);
+      if (value > values[at]) values[at] = value;
+    }
+  }
+}
+
+/**
+ * @param {number} low
+ * @param {number} high
+ */
+function pixelRange(low, high) {
+  return [Math.max(0, Math.floor(low)), Math.min(SHEET - 1, Math.ceil(high))];
+}
+
+/**
+ * A smaller picture enlarged by a whole factor into the middle of the sheet, to be drawn over.
+ * @param {Gray} picture  at most as large as the sheet
+ * @returns {Gray}
+ */
+export function onSheet(picture) {
+  const factor = Math.max(1, Math.floor(SHEET / Math.max(picture.height, picture.width)));
+  const top = Math.floor((SHEET - picture.height * factor) / 2);
+  const left = Math.floor((SHEET - picture.width * factor) / 2);
+  const values = new Uint8Array(SHEET * SHEET);
+  for (let y = 0; y < picture.height * factor; y++) {
+    for (let x = 0; x < picture.width * factor; x++) {
+      const from = Math.floor(y / factor) * picture.width + Math.floor(x / factor);
+      values[(top + y) * SHEET + left + x] = picture.values[from];
+    }
+  }
+  return { values, height: SHEET, width: SHEET };
+}

@@ -1,0 +1,163 @@
+/**
+ * The whole state of the page, and its address: everything that can be seen can be sent to somebody as a link.
+ *
+ * @typedef {import("./raster.js").Stroke} Stroke
+ *
+ * @typedef {{ kind: "sample", index: number } | { kind: "pixels", pixels: Uint8Array }} Under
+ *   what lies under the strokes: a test image by its number, or 28×28 normalised pixels of a picture
+ * @typedef {{ under: Under | null, strokes: Stroke[] }} Drawing
+ * @typedef {"patches" | "attention" | "rollout" | "occlusion" | "relevance" | "positions"} View
+ *
+ * @typedef {object} State
+ * @property {Drawing} drawing
+ * @property {string | null} vit  the model's id; null: the first there is
+ * @property {string | null} cnn
+ * @property {View} view
+ * @property {number} layer  from 0; -1: the last, until a model is here to say which that is
+ * @property {number} head  from 0; -1: the mean of all heads
+ * @property {number} query  the patch that looks; -1: the class token, or the mean where there is none
+ * @property {number | null} key  the token whose weight is worked out in the arithmetic; null: that is closed
+ * @property {number[]} removedPatches
+ * @property {[number, number][]} removedHeads  layer, head
+ * @property {[number, number]} shift  pixels to the right, pixels down
+ * @property {number} shuffle  the seed of the patches' order; 0: as they are
+ * @property {number} step  of the tour, from 1; 0: free
+ */
+
+import { decodePixels, decodeStrokes, encodePixels, encodeStrokes } from "./codec.js";
+import { SIDE } from "./normalise.js";
+
+/** @type {View[]} */
+export const VIEWS = ["patches", "attention", "rollout", "occlusion", "relevance", "positions"];
+export const TOUR_STEPS = 7;
+export const FARTHEST_SHIFT = 8;
+
+/** @returns {State} */
+export function firstState() {
+  return {
+    drawing: { under: { kind: "sample", index: 2 }, strokes: [] },
+    vit: null,
+    cnn: null,
+    view: "attention",
+    layer: -1, // where the answer is near
+    head: 0,
+    query: -1,
+    key: null,
+    removedPatches: [],
+    removedHeads: [],
+    shift: [0, 0],
+    shuffle: 0,
+    step: 0,
+  };
+}
+
+/**
+ * Only what differs from the first state is written, so that a fresh page has a short address.
+ * @param {State} state
+ * @returns {string}  without the leading #
+ */
+export function toHash(state) {
+  const first = firstState();
+  /** @type {Record<string, string>} */
+  const parts = {};
+  const { under, strokes } = state.drawing;
+  if (under?.kind === "sample") parts.test = String(under.index);
+  if (under?.kind === "pixels") parts.pixels = encodePixels(under.pixels);
+  if (strokes.length > 0) parts.strokes = encodeStrokes(strokes);
+  if (under === null && strokes.length === 0) parts.strokes = "";
+  if (state.vit !== null) parts.vit = state.vit;
+  if (state.cnn !== null) parts.cnn = state.cnn;
+  if (state.view !== first.view) parts.view = state.view;
+  if (state.layer !== first.layer) parts.layer = String(state.layer + 1);
+  if (state.head !== first.head) parts.head = state.head < 0 ? "mean" : String(state.head + 1);
+  if (state.query >= 0) parts.from = String(state.query);
+  if (state.key !== null) parts.key = String(state.key);
+  if (state.removedPatches.length > 0) parts.without = state.removedPatches.join(".");
+  if (state.removedHeads.length > 0) parts.heads = state.removedHeads.map(([l, h]) => `${l + 1}-${h + 1}`).join(".");
+  if (state.shift.some((by) => by !== 0)) parts.shift = state.shift.join("_");
+  if (state.shuffle !== 0) parts.shuffle = String(state.shuffle);
+  if (state.step !== 0) parts.step = String(state.step);
+  return Object.entries(parts).map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&");
+}
+
+/**
+ * @param {string} hash  with or without the leading #
+ * @returns {{ state: State, unreadable: boolean }}  unreadable: the drawing in the link was not one of ours
+ */
+export function fromHash(hash) {
+  const state = firstState();
+  const parts = new URLSearchParams(hash.replace(/^#/, ""));
+  let unreadable = false;
+  try {
+    state.drawing = drawingIn(parts) ?? state.drawing;
+  } catch {
+    unreadable = true;
+  }
+  state.vit = parts.get("vit");
+  state.cnn = parts.get("cnn");
+  state.view = VIEWS.find((view) => view === parts.get("view")) ?? state.view;
+  state.layer = whole(parts.get("layer"), 1, 64, 0) - 1;
+  state.head = parts.get("head") === "mean" ? -1 : whole(parts.get("head"), 1, 64, 1) - 1;
+  state.query = whole(parts.get("from"), 0, 4095, -1);
+  state.key = parts.has("key") ? whole(parts.get("key"), 0, 4096, 0) : null;
+  state.removedPatches = list(parts.get("without"), /^\d{1,4}$/).map(Number);
+  state.removedHeads = list(parts.get("heads"), /^\d{1,2}-\d{1,2}$/).map((pair) => {
+    const [layer, head] = pair.split("-").map(Number);
+    return [layer - 1, head - 1];
+  });
+  const shift = (parts.get("shift") ?? "").split("_");
+  state.shift = [whole(shift[0], -FARTHEST_SHIFT, FARTHEST_SHIFT, 0), whole(shift[1], -FARTHEST_SHIFT, FARTHEST_SHIFT, 0)];
+  state.shuffle = whole(parts.get("shuffle"), 0, 9999, 0);
+  state.step = whole(parts.get("step"), 0, TOUR_STEPS, 0);
+  return { state, unreadable };
+}
+
+/**
+ * @param {URLSearchParams} parts
+ * @returns {Drawing | null}
+ */
+function drawingIn(parts) {
+  const strokes = decodeStrokes(parts.get("strokes") ?? "");
+  const pixels = parts.get("pixels");
+  if (pixels !== null) return { under: { kind: "pixels", pixels: decodePixels(pixels, SIDE * SIDE) }, strokes };
+  if (parts.has("test")) return { under: { kind: "sample", index: whole(parts.get("test"), 0, 9999, 0) }, strokes };
+  return parts.has("strokes") ? { under: null, strokes } : null;
+}
+
+/**
+ * @param {string | null | undefined} text
+ * @param {number} least
+ * @param {number} most
+ * @param {number} otherwise
+ */
+function whole(text, least, most, otherwise) {
+  const value = text && /^-?\d{1,5}$/.test(text) ? Number(text) : otherwise;
+  return value < least || value > most ? otherwise : value;
+}
+
+/**
+ * @param {string | null} text
+ * @param {RegExp} form
+ */
+function list(text, form) {
+  return (text ?? "").split(".").filter((part) => form.test(part)).slice(0, 4096);
+}
+
+/**
+ * A choice kept within what the model at hand has: a link may come from a larger one.
+ * @param {State} state
+ * @param {{ depth: number, num_heads: number, patches: number, tokens: number, views: View[] }} limits
+ * @returns {State}
+ */
+export function within(state, limits) {
+  return {
+    ...state,
+    view: limits.views.includes(state.view) ? state.view : "attention",
+    layer: state.layer < 0 ? limits.depth - 1 : Math.min(state.layer, limits.depth - 1),
+    head: Math.min(state.head, limits.num_heads - 1),
+    query: state.query < limits.patches ? state.query : -1,
+    key: state.key === null ? null : Math.min(state.key, limits.tokens - 1),
+    removedPatches: [...new Set(state.removedPatches)].filter((patch) => patch < limits.patches).slice(0, limits.patches - 1),
+    removedHeads: state.removedHeads.filter(([l, h]) => l >= 0 && h >= 0 && l < limits.depth && h < limits.num_heads),
+  };
+}
