@@ -5,13 +5,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow check setup clean help
+.PHONY: demo test test-slow check check-page setup clean help
 
 help:
 	@echo "make demo       train a ViT and a CNN on MNIST and write the comparison (about 5 minutes on two cores)"
 	@echo "make test       set up everything, then run the tests"
 	@echo "make test-slow  the tests that take minutes each"
-	@echo "make check      ruff and mypy"
+	@echo "make check      ruff and mypy; make check-page: the page's JavaScript (needs npm)"
 	@echo "make clean      remove the environment and caches (runs/ stays)"
 
 # Stamps: each is as new as the last install it stands for.
@@ -34,7 +34,7 @@ demo: $(VENV)/.base
 	@$(BIN)/python -m vitreous demo
 
 test: $(VENV)/.dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow"
 
 test-slow: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow
@@ -44,6 +44,10 @@ check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
+# types and lint of the page's JavaScript; needs npm
+check-page:
+	@cd web && npm ci --silent --no-audit --no-fund && npm run --silent check
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) web/node_modules .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
