@@ -98,7 +98,7 @@ def _values(patient: Patient, images: Tensor) -> list[Tensor]:
 
 
 def _meeting(base: list[Tensor], by_image: list[list[Tensor]], by_region: list[list[Tensor]], index: int) -> str | None:
-    """"" if two tokens of the first image stand in one group, a description if none do, None if it cannot be told."""
+    """ "" if two tokens of the first image stand in one group, a description if none do, None if it cannot be told."""
     values = base[index]  # (G, S, K)
     groups, positions = values.shape[:2]
     if any(run[index].shape != values.shape for run in [*by_image, *by_region]):

@@ -17,7 +17,7 @@ from vitreous.doctor.patient import Patient, seed_everything
 
 OVERFIT_IMAGES = 64
 OVERFIT_STEPS = 200
-OVERFIT_SECONDS = 30.0
+OVERFIT_SECONDS = 20.0
 PATIENCE = 60  # steps without progress after which the next learning rate is tried; the last one gets them all
 LEARNING_RATES = (3e-3, 1e-3, 3e-4)  # small ViTs learn fastest with the first, deep and post-norm ones need the others
 
