@@ -157,7 +157,7 @@ def verdict(source: str, target: str, rows: Sequence[Row], seeds: int) -> str:
         f"makes no difference that {seeds} seeds can tell": [pair for pair in gains if not pair[1].real],
     }
     clauses = [f"{effect} {_where(members)}" for effect, members in groups.items() if members]
-    return f"For {target}, pre-training on {source} {in_a_row(clauses)}."
+    return f"At equal training steps on {target}, pre-training on {source} {in_a_row(clauses)}."
 
 
 def _where(members: Sequence[tuple[int, Gain]]) -> str:
