@@ -34,7 +34,9 @@ demo: $(VENV)/.base
 	@$(BIN)/python -m vitreous demo
 
 test: $(VENV)/.dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow"
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" --ignore tests/page
+# in a process of its own: playwright keeps an event loop running, beside which other tests cannot start theirs
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" tests/page
 
 test-slow: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow

@@ -50,7 +50,7 @@ WRONG_MODELS: list[tuple[dict[str, Any], list[str]]] = [
 @pytest.mark.parametrize(("changes", "parts"), WRONG_MODELS, ids=[str(changes) for changes, _ in WRONG_MODELS])
 def test_a_wrong_vit_names_value_and_remedy(changes: dict[str, Any], parts: list[str]) -> None:
     with pytest.raises(ConfigError) as error:
-        build_config(ViTConfig, changes)
+        build_config(ViTConfig, changes).check_geometry()
     message = one_sentence(error)
     for part in parts:
         assert part in message, message
@@ -243,3 +243,11 @@ def test_a_missing_or_binary_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match=r"cannot read the configuration .*binary\.toml"):
         merge_toml(preset("vit"), tmp_path / "binary.toml")
+
+
+def test_a_patch_may_be_set_before_the_data_tell_the_image_size() -> None:
+    """`--set model.patch_size=8` is for 32×32 images, and the preset's 28×28 must not stand in its way."""
+    config = override(preset("vit"), ["model.patch_size=8"])
+    with pytest.raises(ConfigError, match="does not divide"):
+        config.model.check_geometry()
+    config.model.replace(image_size=32).check_geometry()

@@ -129,6 +129,20 @@ class ViTConfig(_ImageModel):
     def num_tokens(self) -> int:
         return self.num_patches + self.has_class_token
 
+    def check_geometry(self) -> Self:
+        """Refuse patches that do not fill the image; asked when a model is built, for the data tell its size."""
+        (height, width), (ph, pw) = self.feature_size, self.patch_size
+        if self.fit == "exact" and (height % ph or width % pw):
+            what = "the conv stem's features" if self.stem_channels else "the images"
+            divisors = [p for p in range(2, min(height, width) + 1) if height % p == 0 and width % p == 0]
+            fitting = ", ".join(map(str, divisors)) or "1"
+            raise ConfigError(
+                f"model.patch_size={_size(self.patch_size)} does not divide {what} of {height}×{width} pixels;"
+                f" choose --set model.patch_size from {fitting}, or --set model.fit=pad (zeros at the right and the"
+                " bottom), or --set model.fit=resize (stretch to the next multiple)"
+            )
+        return self
+
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.dim % self.num_heads:
@@ -137,16 +151,6 @@ class ViTConfig(_ImageModel):
             raise ValueError(f"model.dim={self.dim} must be even for positions='learned-2d'")
         if self.positions == "sincos-2d" and self.dim % 4:
             raise ValueError(f"model.dim={self.dim} must be a multiple of 4 for positions='sincos-2d'")
-        (height, width), (ph, pw) = self.feature_size, self.patch_size
-        if self.fit == "exact" and (height % ph or width % pw):
-            what = "the conv stem's features" if self.stem_channels else "the images"
-            divisors = [p for p in range(2, min(height, width) + 1) if height % p == 0 and width % p == 0]
-            fitting = ", ".join(map(str, divisors)) or "1"
-            raise ValueError(
-                f"model.patch_size={_size(self.patch_size)} does not divide {what} of {height}×{width} pixels;"
-                f" choose --set model.patch_size from {fitting}, or --set model.fit=pad (zeros at the right and the"
-                " bottom), or --set model.fit=resize (stretch to the next multiple)"
-            )
         return self
 
 

@@ -57,7 +57,7 @@ def compare(
         for seed in range(one.seed, one.seed + seeds):
             path = folder / "runs" / (one.name if seeds == 1 else f"{one.name}-seed{seed}")
             try:
-                runs.append(_trained(one.replace(seed=seed), path, device, progress))
+                runs.append(train_or_reuse(one.replace(seed=seed), path, device, progress))
             except TrainingInterrupted as stop:
                 raise TrainingInterrupted(
                     f"stopped and saved; the same command with -o {folder} goes on where it stopped", stop.signal_number
@@ -148,7 +148,7 @@ def _new_folder(chosen: Sequence[Config | Run]) -> Path:
     return free_folder(Path("runs") / f"compare-{names}")
 
 
-def _trained(config: Config, path: Path, device: str, progress: bool) -> Run:
+def train_or_reuse(config: Config, path: Path, device: str, progress: bool) -> Run:
     """Trained now; a comparison that was interrupted goes on where it stopped."""
     if (path / CONFIG).exists():
         run = Run.open(path)

@@ -300,7 +300,7 @@ def test_fitting_leaves_a_fitting_image_alone(fit: str, make: Callable[[ViTConfi
 
 def test_a_patch_that_does_not_divide_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"patch_size=5×5 does not divide the images of 28×28.*2, 4, 7, 14, 28.*pad"):
-        ViTConfig(patch_size=7).replace(patch_size=5)
+        ViT(ViTConfig(patch_size=7).replace(patch_size=5))
 
 
 # --- training ------------------------------------------------------------------------------------------------

@@ -206,11 +206,11 @@ def test_sigterm_drains_and_workers_add_up(serving: Callable[..., Any], digit: b
         thread = threading.Thread(target=slow_client, args=(connection,))
         thread.start()
         server.process.send_signal(signal.SIGTERM)
-        thread.join(20)
+        thread.join(60)
         connection.close()
         assert answers
         assert answers[0].startswith(b"HTTP/1.1 200")
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
         with pytest.raises(ConnectionRefusedError):
             server.connect(1).close()
 

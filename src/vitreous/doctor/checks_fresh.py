@@ -28,9 +28,9 @@ def first_loss(patient: Patient) -> Iterator[Finding]:
     with patient.borrowed() as model:
         answers = patient.log_probabilities(model, patient.images)
     loss, expected = float(F.nll_loss(answers, patient.labels)), math.log(patient.num_classes)
-    # Logits of spread s cost s²/2 nats at first: torch's default head gives 0.2, a Xavier one 0.8. From 1.5 on
-    # (s = 1.7) the first epochs go into unlearning confident answers.
-    if abs(loss - expected) > 1.5:
+    # Logits of some spread cost something at first. Measured on fresh ViTs, 30 seeds each: torch's default head at most
+    # 0.13 nats, a Xavier one 0.7 on average and at most 1.55 (2 classes). Twice that is no accident of a seed.
+    if abs(loss - expected) > 3:
         yield Finding(
             "first-loss", "warning",
             f"the first loss is {number(loss)}; a model that knows nothing yet has ln({patient.num_classes}) ="
@@ -51,13 +51,14 @@ def gradients_with_depth(patient: Patient) -> Iterator[Finding]:
 
 
 def _trend(what: str, sizes: list[float], start_in_words: str) -> Iterator[Finding]:
-    """Healthy stacks, pre-norm and post-norm, 2 to 24 deep, stay within a factor of 10; 100 is far outside."""
+    """Measured on healthy stacks of width 32, 2 to 24 deep, 3 to 13 seeds each: activations grow up to 24 times
+    (pre-norm), gradients change by 1/100 (post-norm) to 13 times. 1000 is far outside."""
     start, end = sizes[0], sizes[-1]
     finite = all(math.isfinite(size) for size in sizes)
     ratio = end / start if start else math.inf
-    if finite and 0.01 <= ratio <= 100:
+    if finite and 1e-3 <= ratio <= 1e3:
         return
-    verb = "vanish" if finite and ratio < 0.01 else "explode"
+    verb = "vanish" if finite and ratio < 1 else "explode"
     yield Finding(
         f"{what}-{verb}", "warning",
         f"{what} {verb} with depth: {start_in_words} they {'shrink' if verb == 'vanish' else 'grow'} to {number(end)}"

@@ -129,6 +129,7 @@ def load_model(
         checkpoint = _fill_up(checkpoint)
     try:
         config = checkpoint.config.replace(**{key: value for key, value in asked.items() if value is not None})
+        config.check_geometry()
     except ConfigError as error:
         raise CheckpointError(f"{str(path)!r} cannot be fitted: {error}") from None
     adapted = adapt(checkpoint, config)

@@ -185,7 +185,7 @@ def infer_config(tensors: Mapping[str, Tensor], mapped: Mapped, hints: Hints, no
     if head is None:
         notes.append("a backbone: there is no classifier in the file")
     try:
-        return build_config(ViTConfig, values)
+        return build_config(ViTConfig, values).check_geometry()
     except ConfigError as error:
         raise CheckpointError(f"it is no ViT that can be built: {error}") from None
 

@@ -43,6 +43,8 @@ class Step:
 
 def shapes(config: ModelConfig) -> list[Step]:
     """Every step from the image to the output, in order."""
+    if isinstance(config, ViTConfig):
+        config.check_geometry()
     return list(_STEPS[config.kind](config))  # type: ignore[operator]
 
 

@@ -184,7 +184,7 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig):
         super().__init__()
-        self.config = config
+        self.config = config.check_geometry()
         D = config.dim
         self.stem = ConvStem(config.channels, config.stem_channels) if config.stem_channels else None
         in_channels = config.stem_channels[-1] if config.stem_channels else config.channels

@@ -86,6 +86,8 @@ def fit_to_data(config: Config, dataset: Dataset) -> Config:
     model = config.model.replace(
         image_size=dataset.image_size, channels=dataset.channels, num_classes=dataset.num_classes
     )
+    if isinstance(model, ViTConfig):
+        model.check_geometry()
     return config.replace(model=model)
 
 

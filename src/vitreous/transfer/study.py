@@ -23,7 +23,7 @@ from vitreous.data.batches import Plan
 from vitreous.data.datasets import Dataset, Split, load_dataset
 from vitreous.data.splits import keep_per_class
 from vitreous.errors import ConfigError, DataError
-from vitreous.experiments import _trained as train_or_reuse
+from vitreous.experiments import train_or_reuse
 from vitreous.prediction import Evaluation, evaluate_model
 from vitreous.presets import preset as named_preset
 from vitreous.runs import Run, free_folder
@@ -202,7 +202,7 @@ def _train(study: _Study, arm: str, count: int, seed: int, factor: float) -> Run
 def _measure(study: _Study, arm: str, count: int) -> ArmResult:
     """The learning rate by the first seed's validation images, then the other seeds with it."""
     first, *others = study.seeds
-    # a head alone is a convex problem: the largest rate, falling to zero, solves it, and the probe stays cheap
+    # the head alone takes the largest rate untried, which keeps this side arm cheap; the report says so
     factors = study.lr_factors[-1:] if arm == HEAD_ONLY else study.lr_factors
     tried = {factor: _train(study, arm, count, first, factor) for factor in factors}
     validated = {factor: _validate(study, run) for factor, run in tried.items()}

@@ -1,0 +1,148 @@
+"""The fused attention kernel against plain batched products, in the Attention that vitreous ships.
+
+    python bench/attention.py [--quick] [--json FILE] [--docs]
+
+Token counts × head widths × threads, forward only and forward + backward; four heads, about 12,800 tokens a batch (256
+images of 50). `Attention.fused` chooses the path; all else, the linear layers included, is the same code. Every
+geometry is then held against `fused_attention_pays`, the static rule of models/vit.py: does it choose the faster
+path, and what does following it cost over always choosing best.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from common import Column, Report, Row, Table, calls_for, interleave, median, parser, ratio, seconds_per_call
+
+from vitreous import cpu
+from vitreous.config import ViTConfig
+from vitreous.models.vit import Attention, fused_attention_pays
+
+TOKENS = (17, 50, 65, 101, 145, 197, 257)
+HEAD_DIMS = (16, 32, 64)
+NUM_HEADS = 4
+TOKENS_A_BATCH = 12_800
+
+COLUMNS = (
+    Column("threads", "threads"),
+    Column("tokens", "tokens"),
+    Column("head_dim", "head width"),
+    Column("what", "pass"),
+    Column("fused_ms", "fused ms", "{:.2f}"),
+    Column("products_ms", "products ms", "{:.2f}"),
+    Column("fused_over_products", "fused / products", "{:.2f}"),
+    Column("rule", "the rule takes"),
+    Column("agrees", "the faster"),
+)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    tokens: int
+    head_dim: int
+
+    def attention(self) -> Attention:
+        """As a ViT of that geometry would build it: a column of patches, without a class token."""
+        config = ViTConfig(
+            image_size=(self.tokens, 1), patch_size=1, pool="mean", dim=self.head_dim * NUM_HEADS, num_heads=NUM_HEADS
+        )
+        assert config.num_tokens == self.tokens
+        return Attention(config)
+
+
+def passes(geometry: Geometry) -> dict[str, Callable[[bool], Callable[[], object]]]:
+    """name of the pass → (fused or not) → a call that does it once."""
+    attention = geometry.attention()
+    batch = max(1, TOKENS_A_BATCH // geometry.tokens)
+    x = torch.randn(batch, geometry.tokens, geometry.head_dim * NUM_HEADS, requires_grad=True)
+    direction = torch.randn_like(x)
+
+    def forward(fused: bool) -> Callable[[], object]:
+        def call() -> object:
+            attention.fused = fused
+            with torch.inference_mode():
+                return attention(x)
+
+        return call
+
+    def both(fused: bool) -> Callable[[], object]:
+        def call() -> object:
+            attention.fused = fused
+            return attention(x).backward(direction)
+
+        return call
+
+    return {"forward": forward, "forward + backward": both}
+
+
+def measure(geometry: Geometry, threads: int, rounds: int, seconds: float) -> list[Row]:
+    torch.set_num_threads(threads)
+    rows = []
+    for what, make in passes(geometry).items():
+        calls = {"fused": make(True), "products": make(False)}
+        turns = {name: partial(seconds_per_call, call, calls_for(call, seconds)) for name, call in calls.items()}
+        times = interleave(turns, rounds)
+        quotient = ratio(times, "fused", "products")
+        rule = fused_attention_pays(geometry.tokens, geometry.head_dim)
+        rows.append(
+            {
+                "threads": threads, "tokens": geometry.tokens, "head_dim": geometry.head_dim, "what": what,
+                "fused_ms": median(times["fused"]) * 1e3, "products_ms": median(times["products"]) * 1e3,
+                "fused_over_products": quotient, "rule": "fused" if rule else "products",
+                "agrees": "yes" if rule == (quotient < 1) else "no",
+            }
+        )  # fmt: skip
+    return rows
+
+
+def cost_over_best(row: Row) -> float:
+    """What the rule's choice takes, over what the faster one takes."""
+    quotient = row["fused_over_products"]
+    return max(1.0, quotient if row["rule"] == "fused" else 1 / quotient)
+
+
+def summarise(report: Report, rows: list[Row]) -> None:
+    for threads, what in itertools.product(sorted({row["threads"] for row in rows}), ("forward", "forward + backward")):
+        some = [row for row in rows if row["threads"] == threads and row["what"] == what]
+        costs = [cost_over_best(row) for row in some]
+        name = f"rule_over_best_{what.replace(' + ', '_')}_{threads}t"
+        report.ratios[name] = math.exp(sum(map(math.log, costs)) / len(costs))
+        worst = max(some, key=cost_over_best)
+        agreed = sum(row["agrees"] == "yes" for row in some)
+        report.notes.append(
+            f"{what}, {threads} thread{'s' * (threads > 1)}: the rule takes the faster path at {agreed} of {len(some)}"
+            f" geometries; at worst ({worst['tokens']} tokens × {worst['head_dim']}) it costs"
+            f" {cost_over_best(worst):.2f} times the best."
+        )
+
+
+def main() -> None:
+    told = parser(__doc__ or "").parse_args()
+    rounds, seconds = (5, 0.08) if told.quick else (9, 0.2)
+    tokens, head_dims, threads = TOKENS, HEAD_DIMS, (1, 2)
+    if told.smoke:
+        rounds, seconds, tokens, head_dims, threads = 2, 0.01, (17, 197), (16,), (1,)
+    cpu.prepare()
+    report = Report("attention", "Attention: fused kernel or batched products")
+    report.measure_peak()
+    rows: list[Row] = []
+    for number, (n, head_dim, count) in enumerate(itertools.product(tokens, head_dims, threads)):
+        rows += measure(Geometry(n, head_dim), count, rounds, seconds)
+        if number % 6 == 5:
+            torch.set_num_threads(report.threads)
+            report.measure_peak()
+    torch.set_num_threads(report.threads)
+    report.measure_peak()
+    rows.sort(key=lambda row: (row["threads"], row["what"], row["head_dim"], row["tokens"]))
+    report.tables.append(Table("One attention layer, four heads, about 12,800 tokens", COLUMNS, rows))
+    summarise(report, rows)
+    report.finish(told)
+
+
+if __name__ == "__main__":
+    main()

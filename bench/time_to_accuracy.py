@@ -1,0 +1,175 @@
+"""Seconds until 99.0 % on validation: the presets, the CNN, and a standard recipe as a user of timm would write it.
+
+    python bench/time_to_accuracy.py [PRESET …] [--seeds 1] [--quick] [--json FILE] [--docs]
+
+A preset is run as it is shipped, by `vitreous train`: its whole schedule, and the first of its own evaluations on the
+validation split that reaches the target counts, with the seconds its run noted there (loading not counted, evaluating
+counted, on both sides). The standard recipe (bench/standard_recipe.py) stops at the target and is given the best of
+three learning rates, chosen by those seconds. The test set is read once, at the end, by whom the validation chose.
+`--quick`: 30 seconds each instead, schedules fitted to that, and the accuracy reached.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import Column, Report, Row, Table, interleave, median, parser, spread
+
+from vitreous import cpu
+from vitreous.config import ViTConfig
+from vitreous.presets import PRESETS
+from vitreous.runs import Run
+
+STANDARD = "standard recipe (timm)"
+LEARNING_RATES = (5e-4, 1e-3, 2e-3)
+QUICK_SECONDS = 30.0
+
+COLUMNS = (
+    Column("recipe", "recipe"),
+    Column("seconds_to_target", "s to the target", "{:.0f}"),
+    Column("seconds_spread", "±", "{:.0%}"),
+    Column("seconds_at_220_gflops", "… at 220 GFLOP/s", "{:.0f}"),
+    Column("reached", "seeds that reached it"),
+    Column("val_accuracy", "last validation", "{:.2%}"),
+    Column("test_accuracy", "test", "{:.2%}"),
+    Column("train_seconds", "s of training", "{:.0f}"),
+    Column("images_per_second", "images/s", "{:.0f}"),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One training; `seconds_to_target` is None where it never got there."""
+
+    seconds_to_target: float | None
+    val_accuracy: float
+    train_seconds: float
+    images_per_second: float
+    test_accuracy: float | None
+
+
+@dataclass(frozen=True)
+class Setting:
+    data: str
+    target: float
+    seconds: float | None  # a budget each; None: until the target, or the schedule's end
+    learning_rates: tuple[float, ...]
+
+
+def train_preset(name: str, seed: int, setting: Setting) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "vitreous", "train", name, "--data", setting.data, "--seed", str(seed)]
+        command += ["-o", f"{folder}/run"]
+        if setting.seconds:
+            command += ["--seconds", str(setting.seconds)]
+        _run(command)
+        run = Run.open(Path(folder) / "run")
+        evaluations = [line for line in run.metrics() if line["event"] == "val"]
+    results = run.record["results"]["test"]
+    reached = [line["elapsed_seconds"] for line in evaluations if line["accuracy"] >= setting.target]
+    return Outcome(
+        reached[0] if reached else None, evaluations[-1]["accuracy"], results["train_seconds"],
+        results["images_per_second"], results["accuracy"],
+    )  # fmt: skip
+
+
+def train_standard(seed: int, setting: Setting) -> Outcome:
+    script = str(Path(__file__).with_name("standard_recipe.py"))
+    target = 2.0 if setting.seconds else setting.target  # with a budget it trains its time
+    command = [sys.executable, script, "--data", setting.data, "--target", str(target), "--seed", str(seed)]
+    command += ["--lr", *map(str, setting.learning_rates)]
+    if setting.seconds:
+        command += ["--seconds", str(setting.seconds)]
+    found = json.loads(_run(command).splitlines()[-1])
+    return Outcome(**{name: found[name] for name in Outcome.__dataclass_fields__})
+
+
+def _run(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def row_of(recipe: str, outcomes: list[Outcome], gflops: float) -> Row:
+    seconds = [one.seconds_to_target for one in outcomes if one.seconds_to_target is not None]
+    tests = [one.test_accuracy for one in outcomes if one.test_accuracy is not None]
+    all_reached = len(seconds) == len(outcomes)  # a median over the lucky seeds alone would flatter
+    return {
+        "recipe": recipe,
+        "seconds_to_target": median(seconds) if all_reached else None,
+        "seconds_spread": spread(seconds) if all_reached and len(seconds) > 1 else None,
+        "seconds_at_220_gflops": median(seconds) * gflops / 220 if all_reached else None,
+        "reached": f"{len(seconds)} of {len(outcomes)}",
+        "val_accuracy": median([one.val_accuracy for one in outcomes]),
+        "test_accuracy": sum(tests) / len(tests) if tests else None,
+        "train_seconds": median([one.train_seconds for one in outcomes]),
+        "images_per_second": median([one.images_per_second for one in outcomes]),
+    }
+
+
+def add_ratios(report: Report, rows: list[Row], quick: bool) -> None:
+    """How many times faster than the standard recipe (or, in --quick, how many times fewer errors)."""
+    standard = next(row for row in rows if row["recipe"] == STANDARD)
+    speedups: dict[str, float] = {}
+    for row in rows:
+        if row is standard:
+            continue
+        if quick:
+            errors = max(1 - row["val_accuracy"], 1e-9)
+            report.ratios[f"errors_{row['recipe']}"] = (1 - standard["val_accuracy"]) / errors
+        elif row["seconds_to_target"] and standard["seconds_to_target"]:
+            speedups[row["recipe"]] = standard["seconds_to_target"] / row["seconds_to_target"]
+    report.ratios |= {f"time_to_accuracy_{name}": value for name, value in speedups.items()}
+    vits = [value for name, value in speedups.items() if isinstance(PRESETS[name]().model, ViTConfig)]
+    if vits:
+        report.ratios["time_to_accuracy"] = max(vits)  # the best of our ViTs
+
+
+def default_presets(quick: bool) -> list[str]:
+    wanted = ["mnist-fast", "mnist-vit", "cnn", "vit"]
+    there = [name for name in wanted if name in PRESETS]
+    return there[:3] if quick else there  # three minutes hold no more
+
+
+def main() -> None:
+    made = parser(__doc__ or "")
+    made.add_argument("presets", nargs="*", help="default: mnist-fast, mnist-vit, cnn and vit, as far as they exist")
+    made.add_argument("--data", default="mnist")
+    made.add_argument("--target", type=float, default=0.99, help="validation accuracy (default 0.99)")
+    made.add_argument("--seeds", type=int, default=1, help="trainings of each; they take turns")
+    told = made.parse_args()
+    presets = told.presets or default_presets(told.quick)
+    setting = Setting(told.data, told.target, QUICK_SECONDS if told.quick else None,
+                      (1e-3,) if told.quick or told.smoke else LEARNING_RATES)  # fmt: skip
+    if told.smoke:
+        setting = Setting("digits", 0.5, 3.0, (1e-3,))
+    cpu.prepare()
+    report = Report("time-to-accuracy", f"Seconds until {told.target:.1%} on the validation split of {told.data}")
+    outcomes: dict[str, list[Outcome]] = {name: [] for name in (*presets, STANDARD)}
+
+    def turn(recipe: str) -> float:
+        seed = len(outcomes[recipe])
+        one = train_standard(seed, setting) if recipe == STANDARD else train_preset(recipe, seed, setting)
+        outcomes[recipe].append(one)
+        report.measure_peak()
+        return one.train_seconds
+
+    report.measure_peak()
+    interleave({name: lambda name=name: turn(name) for name in outcomes}, told.seeds)
+    rows: list[dict[str, Any]] = [row_of(name, some, median(report.gflops)) for name, some in outcomes.items()]
+    timed = setting.seconds is not None
+    title = f"{setting.seconds:.0f} s each" if setting.seconds else f"until {told.target:.1%} on validation"
+    report.tables.append(Table(f"{title}; {told.seeds} seed{'s' * (told.seeds != 1)}", COLUMNS, rows))
+    add_ratios(report, rows, timed)
+    report.finish(told)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,257 @@
+"""One candidate in a process of its own, which waits for orders: the parent lets several take turns.
+
+A process each, because thread pools, compilers and memory are a process's. Orders and answers are JSON lines.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from vitreous.config import ViTConfig
+
+IMAGES_SEED = 3
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Which library, how run."""
+
+    peer: str
+    config: dict[str, Any]  # of a ViTConfig
+    weights: str  # the folder that peers.write_weights filled
+    mode: str = "eager"  # or compiled, or onnx
+    threads: int | None = None  # None: what a user gets, all cores
+
+
+class WorkerError(RuntimeError):
+    """The candidate could not do what was asked; its own words."""
+
+
+class Worker:
+    """The parent's hold on a candidate's process; a context manager."""
+
+    def __init__(self, candidate: Candidate):
+        self.candidate = candidate
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by __exit__
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, json.dumps(asdict(candidate))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()  # no more orders: it ends by itself
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._errors.close()
+
+    def ask(self, order: str, **arguments: Any) -> Any:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"order": order, **arguments}) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise WorkerError(self._last_words())
+        answer = json.loads(line)
+        if "error" in answer:
+            raise WorkerError(answer["error"])
+        return answer["value"]
+
+    def _last_words(self) -> str:
+        self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().decode(errors="replace").strip().splitlines()
+        return f"{self.candidate.peer} ended with {self._process.returncode}: {lines[-1] if lines else 'no message'}"
+
+
+# --- the child -----------------------------------------------------------------------------------------------------
+
+
+def resident_peak_megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
+
+
+class Orders:
+    """What a worker can be asked for. Every method returns what JSON can hold."""
+
+    def __init__(self, candidate: Candidate):
+        import torch
+
+        from vitreous import cpu
+
+        cpu.prepare(candidate.threads)  # denormals flushed for everyone: not what is compared here
+        torch.manual_seed(0)
+        self.candidate = candidate
+        self.config = ViTConfig(**candidate.config)
+        self.folder = Path(candidate.weights)
+
+    @cached_property
+    def model(self) -> Any:
+        import torch
+        from peers import build_peer
+
+        model = build_peer(self.candidate.peer, self.config, self.folder)
+        return torch.compile(model) if self.candidate.mode == "compiled" else model
+
+    @cached_property
+    def optimizers(self) -> Any:
+        from peers import make_peer_optimizers
+
+        return make_peer_optimizers(self.candidate.peer, getattr(self.model, "_orig_mod", self.model))
+
+    @cached_property
+    def answer(self) -> Callable[[Any], Any]:
+        """images → logits, for inference, as fast as this candidate does it."""
+        if self.candidate.mode == "onnx":
+            return _onnx_session(self.candidate, self.config, self.folder)
+        import torch
+        from peers import logits_of
+
+        @torch.inference_mode()
+        def run(images: Any) -> Any:
+            return logits_of(self.model(images))
+
+        self.model.eval()
+        return run
+
+    def images(self, batch: int) -> Any:
+        import torch
+
+        generator = torch.Generator().manual_seed(IMAGES_SEED)
+        return torch.randn(batch, self.config.channels, *self.config.image_size, generator=generator)
+
+    def logits(self, batch: int) -> list[list[float]]:
+        return self.answer(self.images(batch)).tolist()
+
+    def train(self, batch: int, steps: int) -> float:
+        """Seconds a step: forward, loss, backward, AdamW; the batch lies ready in memory."""
+        import torch
+        import torch.nn.functional as F
+        from peers import logits_of
+
+        images = self.images(batch)
+        labels = torch.arange(batch) % self.config.num_classes
+        optimizers, model = self.optimizers, self.model
+        model.train()
+        start = time.perf_counter()
+        for _ in range(steps):
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            F.cross_entropy(logits_of(model(images)), labels).backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        seconds = (time.perf_counter() - start) / steps
+        self.__dict__.pop("answer", None)  # back to eval mode when next asked
+        return seconds
+
+    def infer(self, batch: int, calls: int) -> float:
+        """Seconds a batch."""
+        images, answer = self.images(batch), self.answer
+        start = time.perf_counter()
+        for _ in range(calls):
+            answer(images)
+        return (time.perf_counter() - start) / calls
+
+    def load_libraries(self) -> None:
+        """What is imported on first use, the optimizers' part of torch above all: no part of a model's memory."""
+        from peers import make_peer_optimizers
+        from torch import nn
+
+        make_peer_optimizers(self.candidate.peer, nn.Linear(1, 1))
+
+    def peak_memory(self) -> float:
+        """Megabytes this process ever held, libraries and all."""
+        return resident_peak_megabytes()
+
+
+def _onnx_session(candidate: Candidate, config: ViTConfig, folder: Path) -> Callable[[Any], Any]:
+    import onnxruntime
+    import torch
+
+    path = folder / f"{candidate.peer}.onnx"
+    _export_ours(config, folder, path) if candidate.peer == "vitreous" else _export_peer(candidate, config, path)
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.set_denormal_as_zero", "1")
+    options.intra_op_num_threads = candidate.threads or torch.get_num_threads()
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    name, first = session.get_inputs()[0].name, session.get_outputs()[0].name
+    return lambda images: session.run([first], {name: images.numpy()})[0]
+
+
+def _export_ours(config: ViTConfig, folder: Path, path: Path) -> None:
+    """As `vitreous export` does it: a run, its lean graph."""
+    from peers import build_peer
+
+    from vitreous.exporting import export_onnx
+    from vitreous.preprocess import Preprocessing
+    from vitreous.runs import Run
+
+    plain = Preprocessing(
+        image_size=config.image_size, channels=config.channels, mean=(0.0,) * config.channels,
+        std=(1.0,) * config.channels, resize="bilinear", polarity="as-is",
+    )  # fmt: skip
+    names = tuple(str(number) for number in range(config.num_classes))
+    run = Run.adopt(path.with_suffix(".run"), build_peer("vitreous", config, folder), plain, names, [])
+    export_onnx(run, path, full=False)
+
+
+def _export_peer(candidate: Candidate, config: ViTConfig, path: Path) -> None:
+    import torch
+    from peers import build_peer, logits_of
+
+    class Logits(torch.nn.Module):
+        def __init__(self, model: torch.nn.Module):
+            super().__init__()
+            self.model = model
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return logits_of(self.model(images))
+
+    model = Logits(build_peer(candidate.peer, config, Path(candidate.weights))).eval()
+    torch.backends.mha.set_fastpath_enabled(False)  # ONNX has no word for that fused operator
+    batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
+    images = torch.randn(3, config.channels, *config.image_size)
+    torch.onnx.export(
+        model, (images,), path, dynamo=True, external_data=False, verbose=False, dynamic_shapes={"images": {0: batch}}
+    )
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")  # what libraries print goes to stderr, away from the answers
+    os.dup2(2, 1)
+    orders = Orders(Candidate(**json.loads(sys.argv[1])))
+    for line in sys.stdin:
+        asked = json.loads(line)
+        try:
+            value = {"value": getattr(orders, asked.pop("order"))(**asked)}
+        except Exception as error:  # whatever a foreign library raises is this candidate's answer
+            value = {"error": f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"}
+        answers.write(json.dumps(value) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

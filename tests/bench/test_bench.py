@@ -1,0 +1,119 @@
+"""The benchmarks' arithmetic, and that their candidates compute the same function. Nothing here is timed."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import attention
+import common
+import peers
+import pytest
+import scaling
+import torch
+import worker
+from torch import Tensor
+
+from vitreous.config import ViTConfig
+
+TINY = ViTConfig(image_size=8, patch_size=4, dim=16, depth=2, num_heads=2, mlp_dim=24, num_classes=5)
+
+
+def test_candidates_take_turns() -> None:
+    turns: list[str] = []
+    times = common.interleave({name: lambda name=name: float(turns.append(name) or 1) for name in "ABC"}, rounds=3)
+    assert "".join(turns) == "ABCABCABC"
+    assert times == {name: [1.0] * 3 for name in "ABC"}
+
+
+def test_a_spent_budget_leaves_two_rounds() -> None:
+    assert len(common.interleave({"A": lambda: 1.0}, rounds=9, budget_seconds=0)["A"]) == 2
+
+
+def test_a_ratio_is_taken_within_the_rounds() -> None:
+    times = {"ours": [1.0, 10.0, 2.0], "theirs": [2.0, 20.0, 4.0]}  # a busy second round strikes both
+    assert common.ratio(times, "theirs", "ours") == 2
+    assert common.fastest(times, ["theirs", "ours"]) == "ours"
+    assert common.spread([1.0, 1.0, 1.0]) == 0
+
+
+def test_sections_are_rewritten_in_place(tmp_path: Path) -> None:
+    file = tmp_path / "docs" / "benchmarks.md"
+    for name, text in (("one", "first"), ("two", "second"), ("one", "again")):
+        common.write_section(file, name, text)
+    text = file.read_text()
+    assert text.startswith("# Benchmarks")
+    assert "first" not in text
+    assert text.index("again") < text.index("second")
+    assert text.count("<!-- bench:one -->") == 1
+
+
+def test_a_report_has_ratios_and_rows(tmp_path: Path) -> None:
+    report = common.Report("tiny", "Tiny", ratios={"speed": 2.0}, gflops=[1.0])
+    report.tables.append(common.Table("T", [common.Column("x", "x", "{:.1f}"), common.Column("y", "y")], [{"x": 1.0}]))
+    report.finish(common.parser("").parse_args(["--json", str(tmp_path / "r.json"), "--docs", str(tmp_path / "d.md")]))
+    written = json.loads((tmp_path / "r.json").read_text())
+    assert written["ratios"] == {"speed": 2.0}
+    assert written["rows"] == [{"table": "T", "x": 1.0}]
+    assert "| 1.0 | – |" in (tmp_path / "d.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("weights")
+    peers.write_weights(TINY, folder)
+    return folder
+
+
+def _logits(name: str, weights: Path) -> Tensor:
+    images = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        return peers.logits_of(peers.build_peer(name, TINY, weights).eval()(images))
+
+
+@pytest.mark.parametrize("name", [name for name in peers.SAME_FUNCTION if name != "vitreous"])
+@pytest.mark.filterwarnings("ignore")
+def test_peers_compute_our_function(name: str, weights: Path) -> None:
+    torch.testing.assert_close(_logits(name, weights), _logits("vitreous", weights), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["vitreous", "timm"])
+def test_a_worker_trains_and_answers(name: str, weights: Path) -> None:
+    with worker.Worker(worker.Candidate(name, TINY.model_dump(), str(weights), threads=1)) as hired:
+        torch.testing.assert_close(
+            torch.tensor(hired.ask("logits", batch=2)), torch.tensor(hired.ask("logits", batch=3))[:2]
+        )
+        assert hired.ask("train", batch=2, steps=1) > 0
+        assert hired.ask("peak_memory") > 10
+        with pytest.raises(worker.WorkerError, match="AttributeError"):
+            hired.ask("fly")
+
+
+def test_both_attention_paths_are_compared_on_the_same_function() -> None:
+    geometry = attention.Geometry(tokens=9, head_dim=8)
+    layer = geometry.attention().double()
+    x = torch.randn(2, 9, 8 * attention.NUM_HEADS, dtype=torch.float64)
+    outputs = []
+    for fused in (True, False):
+        layer.fused = fused
+        outputs.append(layer(x))
+    torch.testing.assert_close(*outputs)
+
+
+def test_the_rule_costs_nothing_where_it_is_right() -> None:
+    assert attention.cost_over_best({"fused_over_products": 0.5, "rule": "fused"}) == 1
+    assert attention.cost_over_best({"fused_over_products": 0.5, "rule": "products"}) == 2
+
+
+def test_exponents() -> None:
+    values = [1, 2, 4, 8]
+    assert math.isclose(scaling.exponent(values, [3 * value**2 for value in values]), 2)
+
+
+def test_every_axis_is_a_model() -> None:
+    for axis in scaling.AXES:
+        for value in axis.values:
+            config = axis.config(value)
+            if axis.key == "tokens":
+                assert config.num_tokens == value
