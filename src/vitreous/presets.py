@@ -56,7 +56,7 @@ def cnn() -> Config:
         name="cnn",
         model=CNNConfig(),
         data=DataConfig(augment=_SMALL_AUGMENT),
-        train=TrainConfig(epochs=3, batch_size=128, lr=2e-3, weight_decay=0.05, label_smoothing=0.1, ema_decay=0.99),
+        train=TrainConfig(epochs=2, batch_size=128, lr=2e-3, weight_decay=0.05, label_smoothing=0.1, ema_decay=0.99),
     )
 
 

@@ -6,6 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from vitreous.doctor import checks_fresh, patient
+
 
 class TinyBlock(nn.Module):
     def __init__(self, dim: int, num_heads: int):
@@ -66,9 +68,11 @@ class TinyViT(nn.Module):
         return self.classify(self.encode(self.embed(images)))
 
 
-@pytest.fixture(scope="session")
-def tiny_block() -> type[TinyBlock]:
-    return TinyBlock
+@pytest.fixture(autouse=True)
+def _plenty_of_time(monkeypatch) -> None:
+    """A visit is cut short at a minute; on a busy machine that would decide what these tests find."""
+    monkeypatch.setattr(patient, "VISIT_SECONDS", 600.0)
+    monkeypatch.setattr(checks_fresh, "OVERFIT_SECONDS", 600.0)
 
 
 @pytest.fixture(scope="session")

@@ -76,7 +76,7 @@ def cannot_overfit(patient: Patient) -> Iterator[Finding]:
     images, labels = patient.images[:OVERFIT_IMAGES], patient.labels[:OVERFIT_IMAGES]
     if len(images) < 8:
         raise NotMeasured(f"only {len(images)} images were given")
-    deadline = min(time.thread_time() + OVERFIT_SECONDS, patient.deadline)
+    deadline = min(time.monotonic() + OVERFIT_SECONDS, patient.deadline)
     tried: list[tuple[float, float, float]] = []  # loss, accuracy, learning rate
     for learning_rate in LEARNING_RATES:
         result = _overfit(patient, images, labels, learning_rate, deadline)
@@ -115,7 +115,7 @@ def _overfit(
         optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)
         first, loss, accuracy = math.inf, math.inf, 0.0
         for step in range(OVERFIT_STEPS):
-            if time.thread_time() >= deadline:
+            if time.monotonic() >= deadline:
                 return None
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * min(1, (step + 1) / 10)
