@@ -6,6 +6,7 @@ bf16 matrix product dies of an illegal instruction). So nothing is believed befo
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import os
 import platform
@@ -65,10 +66,21 @@ def prepare(threads: int | None = None) -> int:
     """
     import torch
 
+    _keep_freed_memory()
     torch.set_flush_denormal(True)
     if threads is not None:
         torch.set_num_threads(threads)
     return torch.get_num_threads()
+
+
+@functools.cache
+def _keep_freed_memory() -> None:
+    """Have glibc keep what is freed: a step's activations are as large as the last one's, and giving them back to the
+    system costs a page fault for every 4 kB (a training step of the CNN took 172 instead of 197 ms of CPU time)."""
+    if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD of malloc.h
+        libc.mallopt(mmap_threshold, 32 << 20)
+        libc.mallopt(trim_threshold, 2**31 - 1)
 
 
 @functools.cache

@@ -32,7 +32,7 @@ def vit() -> Config:
         model=ViTConfig(patch_size=7, dim=64, depth=4, num_heads=2, mlp_dim=128),
         data=DataConfig(augment=_SMALL_AUGMENT),
         train=TrainConfig(
-            epochs=7, batch_size=128, optimizer="muon", muon_lr=0.02, lr=3e-3, weight_decay=0.05,
+            epochs=8, batch_size=128, optimizer="muon", muon_lr=0.02, lr=3e-3, weight_decay=0.05,
             label_smoothing=0.1, ema_decay=0.995,
         ),
     )  # fmt: skip
