@@ -26,13 +26,17 @@ _SMALL_AUGMENT = AugmentConfig(shift=2, rotate=10, scale=0.1)
 
 
 def vit() -> Config:
-    """The paper's ViT at the posts' geometry: 28×28 images, 7×7 patches, 16 + 1 tokens."""
+    """The paper's ViT at the posts' geometry: 28×28 images, 7×7 patches, 16 + 1 tokens.
+
+    `vitreous train vit`: 99.10 and 99.16 % of MNIST's test set with seed 0 (two threads, 162 s; one thread), on two busy
+    cores of an AMD EPYC (fp32 products at 100 GFLOP/s); eight epochs: 99.25 %, 190 s.
+    """
     return Config(
         name="vit",
         model=ViTConfig(patch_size=7, dim=64, depth=4, num_heads=2, mlp_dim=128),
         data=DataConfig(augment=_SMALL_AUGMENT),
         train=TrainConfig(
-            epochs=8, batch_size=128, optimizer="muon", muon_lr=0.02, lr=3e-3, weight_decay=0.05,
+            epochs=7, batch_size=128, optimizer="muon", muon_lr=0.02, lr=3e-3, weight_decay=0.05,
             label_smoothing=0.1, ema_decay=0.995,
         ),
     )  # fmt: skip
@@ -51,7 +55,10 @@ def vit_hybrid() -> Config:
 
 
 def cnn() -> Config:
-    """The posts' CNN with the same care as the ViT: augmentation, AdamW, a schedule, EMA."""
+    """The posts' CNN with the same care as the ViT: augmentation, AdamW, a schedule, EMA.
+
+    `vitreous train cnn`: 99.11 % of MNIST's test set with seed 0 in 105 s (the machine of `vit`); three epochs: 99.22 %.
+    """
     return Config(
         name="cnn",
         model=CNNConfig(),

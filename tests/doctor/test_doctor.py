@@ -101,6 +101,16 @@ def test_nothing_is_changed(tiny_vit, copyable: bool) -> None:
     assert torch.equal(images, kept)
 
 
+def test_threads_are_given_back(tiny_vit, no_overfitting) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        diagnose(tiny_vit(), input_shape=(1, 12, 12))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+
+
 def test_works_under_no_grad(tiny_vit) -> None:
     with torch.no_grad():
         assert not diagnose(tiny_vit(), input_shape=(1, 12, 12)).findings

@@ -31,9 +31,13 @@ SLOW = 0.02  # seconds an image from which on most checks make do with fewer ima
 
 @contextmanager
 def untouched_world(device: torch.device) -> Iterator[None]:
-    """Leave the process as it was: random generators, grad mode, the attention fast path, warnings."""
+    """Leave the process as it was: random generators, grad mode, the attention fast path, threads, warnings.
+
+    One thread meanwhile: many small passes wait for each other's threads more than they gain (`doctor post-vit` on two
+    cores that others used too: 26 s with one thread, 56 to 100 s with two).
+    """
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    fastpath = torch.backends.mha.get_fastpath_enabled()
+    fastpath, threads = torch.backends.mha.get_fastpath_enabled(), torch.get_num_threads()
     cuda = [device] if device.type == "cuda" else []
     try:
         with (
@@ -44,8 +48,10 @@ def untouched_world(device: torch.device) -> Iterator[None]:
         ):
             warnings.simplefilter("ignore")  # the patient's; they would come dozens of times
             torch.backends.mha.set_fastpath_enabled(False)
+            torch.set_num_threads(1)
             yield
     finally:
+        torch.set_num_threads(threads)
         torch.backends.mha.set_fastpath_enabled(fastpath)
         random.setstate(python_state)
         np.random.set_state(numpy_state)
