@@ -182,7 +182,6 @@ def test_later_overrides_win_and_the_original_stays() -> None:
         ("seed.x=3", ["no section 'seed'"]),
         ("model.depth=six", ["model.depth='six'", "integer"]),
         ("model.patch_size=[4]", ["model.patch_size"]),
-        ("model.patch_size=5", ["patch_size=5×5", "model.fit=pad"]),
         ("train.optimizer=adam", ["optimizer='adam'", "'adamw'"]),
         ("seed=-1", ["seed=-1"]),
     ],
@@ -222,7 +221,6 @@ def test_toml_may_change_the_kind_of_model(tmp_path: Path) -> None:
     [
         ("[model]\ndpeth = 2\n", ["no setting", "dpeth"]),
         ("[modle]\ndepth = 2\n", ["no setting 'modle'"]),
-        ("[model]\npatch_size = 5\n", ["5×5", "model.fit=pad"]),
         ("[model\n", ["cannot read the configuration"]),
         ("model = 3\n", ["model"]),
     ],

@@ -17,7 +17,7 @@ from vitreous.preprocess import Preprocessing
 from vitreous.presets import PRESETS, preset
 from vitreous.runs import Run, is_run
 
-_IMAGES = 512  # enough for every check; few enough for a minute
+_MOST_PIXELS = 2**28  # a gigabyte as floats: all of MNIST and CIFAR-10; of larger data a part is examined
 
 
 def consult(
@@ -57,7 +57,9 @@ def _data_of(config: DataConfig, preprocessing: Preprocessing | None) -> dict[st
             raise
         return {}  # a run can be examined without its data: inputs are made up, and the data checks are not measured
     to_input = (preprocessing or Preprocessing.for_dataset(dataset)).to_input
-    chosen = torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(0))[:_IMAGES]
+    # all of them where memory allows, so that none that stands in the test set too is overlooked
+    most = max(64, _MOST_PIXELS // dataset.train.images[0].numel())
+    chosen = torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(0))[:most]
     return {
         "images": to_input(dataset.train.images[chosen]),
         "labels": dataset.train.labels[chosen],
