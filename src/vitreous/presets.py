@@ -28,8 +28,8 @@ _SMALL_AUGMENT = AugmentConfig(shift=2, rotate=10, scale=0.1)
 def vit() -> Config:
     """The paper's ViT at the posts' geometry: 28×28 images, 7×7 patches, 16 + 1 tokens.
 
-    `vitreous train vit`: 99.10 % of MNIST's test set with seed 0 in 106 s on two cores of an AMD EPYC, n = 1 (99.16 % with
-    one thread; eight epochs: 99.25 %).
+    `vitreous train vit`: 99.10 % of MNIST's test set with seed 0 in 106 s on two cores of an AMD EPYC, n = 1 (99.16 %
+    with one thread; eight epochs: 99.25 %).
     """
     return Config(
         name="vit",
@@ -57,7 +57,8 @@ def vit_hybrid() -> Config:
 def cnn() -> Config:
     """The posts' CNN with the same care as the ViT: augmentation, AdamW, a schedule, EMA.
 
-    `vitreous train cnn`: 99.11 % of MNIST's test set with seed 0 in 84 s (`vit`'s machine), n = 1; three epochs: 99.22 %.
+    `vitreous train cnn`: 99.11 % of MNIST's test set with seed 0 in 84 s (`vit`'s machine), n = 1; three epochs:
+    99.22 %.
     """
     return Config(
         name="cnn",
