@@ -224,11 +224,15 @@ def train(
     head_only: Annotated[bool, typer.Option("--head-only", help="Train the head alone (a linear probe).")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run named by -o.")] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads; left out: all cores.")] = None,
+    processes: Annotated[
+        int, typer.Option(help="Data-parallel processes on this machine; they share the threads.", min=1)
+    ] = 1,
     compile_: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
     device: DeviceOption = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
 ) -> None:
     """Train a preset into a run folder; Ctrl-C saves, --resume goes on."""
+    from vitreous.train.launch import is_launched, run_in_processes
     from vitreous.train.loop import fit
 
     flags = {"train.epochs": epochs, "train.budget_seconds": seconds, "train.threads": threads}
@@ -248,6 +252,8 @@ def train(
         config = Run.open(out).config
     else:
         config = _config(preset, data, seed, settings, config_file)
+    if processes > 1 and not is_launched():
+        raise typer.Exit(run_in_processes(processes, sys.argv[1:]))
     run = fit(config, out, resume=resume, device=device, tensorboard=tensorboard)
     if os.environ.get("RANK", "0") == "0":
         test = run.record["results"]["test"]

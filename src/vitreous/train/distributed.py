@@ -6,10 +6,13 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -41,16 +44,17 @@ class Group:
         dist.all_reduce(total)
         return total.tolist()
 
-    def any(self, condition: bool) -> bool:
-        return self.sum([float(condition)])[0] > 0
+    def any(self, *conditions: bool) -> list[bool]:
+        """For each condition, whether it holds on any rank; all in one exchange."""
+        return [total > 0 for total in self.sum([float(condition) for condition in conditions])]
 
-    def broadcast_int(self, value: int) -> int:
+    def broadcast(self, value: T) -> T:
         """Rank 0's value, everywhere."""
         if self.world_size == 1:
             return value
-        tensor = torch.tensor(value)
-        dist.broadcast(tensor, src=0)
-        return int(tensor)
+        box = [value]
+        dist.broadcast_object_list(box, src=0)
+        return box[0]
 
     def gather(self, rows: Tensor) -> Tensor:
         """The rows of all ranks, in rank order, however many each has."""

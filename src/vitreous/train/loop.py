@@ -115,7 +115,7 @@ def _open_or_create(
         config, adapted = starting_weights(config, dataset)
         preprocessing, weights, notes = adapted.normalise_as_before(preprocessing), adapted.tensors, adapted.changes
     resolved = _resolve(config, dataset, preprocessing, device, group)
-    path = Path(out) if out is not None else new_run_path(config)
+    path = group.broadcast(Path(out) if out is not None else new_run_path(config))
     if group.is_main:
         Run.create(path, config, dataset, preprocessing, {**resolved, "starting_weights": notes})
     group.barrier()
@@ -181,7 +181,7 @@ def _resolve(
     }
     if train.budget_seconds is not None:
         seconds = _seconds_per_step(config, dataset, preprocessing, resolved)
-        resolved["steps"] = group.broadcast_int(max(1, int(train.budget_seconds / seconds)))
+        resolved["steps"] = group.broadcast(max(1, int(train.budget_seconds / seconds)))
         resolved["seconds_per_step"] = seconds
     return resolved
 
@@ -315,7 +315,7 @@ class Trainer:
         if group.world_size != self.resolved["world_size"]:
             raise RunError(
                 f"{str(run.path)!r} was started with {self.resolved['world_size']} processes, not {group.world_size}:"
-                " resume with as many"
+                f" resume with --processes {self.resolved['world_size']}, or torchrun"
             )
         cpu.prepare(self.resolved["threads"])
         self.stepper = _Stepper(self.config, dataset, run.preprocessing, self.resolved, group, weights)
@@ -345,9 +345,9 @@ class Trainer:
                     self._log_window(done, show, board)
                 if done % self.plan.steps_per_epoch == 0 or done == total:
                     self._validate(done, show, board)
-                stop = self.group.any(signals.received is not None)
-                due = time.perf_counter() - self.checkpointed >= self.config.train.checkpoint_seconds
-                if stop or (done < total and self.group.any(due)):
+                overdue = time.perf_counter() - self.checkpointed >= self.config.train.checkpoint_seconds
+                stop, due = self.group.any(signals.received is not None, overdue)
+                if stop or (done < total and due):
                     self._save(done)
                 if stop:
                     raise TrainingInterrupted(
