@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import signal
 import socket
@@ -160,6 +161,36 @@ def test_the_whole_api(server: Any) -> None:
 
             ask()
     assert server.get("/readyz") == 200
+
+
+def resident_megabytes(pid: int) -> float:
+    """Of a process and its children."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6 + sum(resident_megabytes(int(child)) for child in children)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+def test_damaged_pictures_leave_nothing_behind(server: Any, digits: np.ndarray, png: Callable[..., bytes]) -> None:
+    """Thousands of broken files: answered or refused, and the server's memory does not grow with their number."""
+    random = np.random.default_rng(0)
+    seeds = [np.frombuffer(png(digits[0], kind), np.uint8) for kind in ("PNG", "JPEG", "WEBP", "BMP")]
+
+    def send(count: int) -> None:
+        with requests.Session() as session:
+            for number in range(count):
+                data = seeds[number % len(seeds)].copy()
+                data[random.integers(0, len(data), size=3)] = random.integers(0, 256, size=3)
+                cut = int(random.integers(1, len(data) + 1)) if number % 2 else len(data)
+                answer = session.post(
+                    f"{server.base}/v1/predict", files={"image": ("d.png", data[:cut].tobytes())}, timeout=20
+                )
+                assert answer.status_code in (200, 422), answer.text
+
+    send(300)  # caches fill, thread stacks appear
+    before = resident_megabytes(server.process.pid)
+    send(1500)
+    assert resident_megabytes(server.process.pid) - before < 15
 
 
 def test_a_huge_head_is_refused(server: Any) -> None:
