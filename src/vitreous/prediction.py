@@ -16,6 +16,7 @@ from vitreous.config import DataConfig
 from vitreous.cpu import prepare
 from vitreous.data.datasets import Split, load_dataset
 from vitreous.errors import DataError
+from vitreous.models.inference import answer
 from vitreous.preprocess import Preprocessing
 from vitreous.runs import Run
 
@@ -68,7 +69,7 @@ def compute_logits(model: nn.Module, images: Tensor, preprocessing: Preprocessin
     model.eval()
     first = next(model.parameters())
     batches = [
-        model(preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype)).float().cpu()
+        answer(model, preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype)).float().cpu()
         for batch in images.split(batch_size)
     ]
     model.train(was_training)

@@ -6,7 +6,7 @@ import itertools
 import pytest
 import torch
 
-from vitreous.config import TrainConfig, ViTConfig
+from vitreous.config import CNNConfig, TrainConfig, ViTConfig
 from vitreous.models import build
 from vitreous.train.optim import AveragedWeights, Muon, lr_factor, make_optimizers, orthogonalise
 
@@ -22,7 +22,7 @@ def test_newton_schulz_brings_singular_values_close_to_one():
 
 def test_a_stack_is_its_matrices_one_by_one():
     matrices = torch.randn(3, 16, 16, generator=torch.Generator().manual_seed(0))
-    one_by_one = torch.stack([orthogonalise(matrix) for matrix in matrices])
+    one_by_one = torch.cat([orthogonalise(matrix[None]) for matrix in matrices])
     torch.testing.assert_close(orthogonalise(matrices), one_by_one)
 
 
@@ -36,7 +36,7 @@ def test_muon_step_by_hand():
     optimizer.step()
     velocity = 0.1 * gradient
     ahead = 0.1 * gradient + 0.9 * velocity
-    expected = before * (1 - 0.1 * 0.5) - 0.1 * torch.cat([orthogonalise(part) for part in ahead.chunk(3)])
+    expected = before * (1 - 0.1 * 0.5) - 0.1 * torch.cat([orthogonalise(part[None])[0] for part in ahead.chunk(3)])
     torch.testing.assert_close(weight.detach(), expected)
 
 
@@ -59,13 +59,30 @@ def test_decay_spares_biases_norms_class_token_and_positions():
     }  # fmt: skip
 
 
-def test_muon_takes_block_matrices_only():
-    model = build(ViTConfig(dim=32, depth=1, num_heads=2, mlp_dim=64, positions="relative"))
+def held_by_muon(model: torch.nn.Module) -> set[str]:
     muon, _ = make_optimizers(model, TrainConfig(optimizer="muon"))
     assert isinstance(muon, Muon)
     held = {id(p) for group in muon.param_groups for p in group["params"]}
-    names = {name for name, p in model.named_parameters() if id(p) in held}
-    assert names == {f"blocks.0.{part}.weight" for part in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
+    return {name for name, p in model.named_parameters() if id(p) in held}
+
+
+def test_muon_takes_the_matrices_inside_and_leaves_readout_and_positions():
+    model = build(ViTConfig(dim=32, depth=1, num_heads=2, mlp_dim=64, positions="relative", head="mlp", pool="seq"))
+    blocks = {f"blocks.0.{part}.weight" for part in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
+    assert held_by_muon(model) == {"patch_embed.proj.weight"} | blocks
+    stemmed = build(ViTConfig(patch_size=1, dim=32, depth=1, num_heads=2, mlp_dim=64, stem_channels=(8, 16, 32)))
+    assert held_by_muon(stemmed) >= {f"stem.{i}.weight" for i in (0, 2, 4)}
+    assert held_by_muon(build(CNNConfig())) == {"conv1.weight", "conv2.weight", "fc1.weight"}
+
+
+def test_muon_treats_a_kernel_as_the_matrix_of_its_rows():
+    torch.manual_seed(0)
+    kernel, gradient = torch.nn.Parameter(torch.zeros(8, 3, 2, 2)), torch.randn(8, 3, 2, 2)
+    optimizer = Muon([(kernel, 1)], lr=1.0, momentum=0.9, weight_decay=0.0)
+    kernel.grad = gradient.clone()
+    optimizer.step()
+    expected = -orthogonalise(gradient.view(1, 8, 12)).view(8, 3, 2, 2)
+    torch.testing.assert_close(kernel.detach(), expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])

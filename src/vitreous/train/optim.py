@@ -11,7 +11,7 @@ from vitreous.config import TrainConfig
 
 
 def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Bring the singular values of a stack of matrices (…, rows, columns) close to 1, by Newton–Schulz in fp32.
+    """Bring the singular values of a stack of matrices (count, rows, columns) close to 1, by Newton–Schulz in fp32.
 
     The quintic's coefficients are Jordan et al.'s (Muon, 2024). torch's own Muon casts to bf16, which is slow on most
     CPUs and crashes on some; a stack lets all layers of one shape share each product.
@@ -20,9 +20,9 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(steps):
+    for _ in range(steps):  # x ← a x + (b x xᵀ + c (x xᵀ)²) x; sums fused into the products
         gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
 
 
@@ -59,10 +59,10 @@ class Muon(torch.optim.Optimizer):
             gradients = [p.grad for p in members if p.grad is not None]
             torch._foreach_lerp_(velocity, gradients, 1 - group["momentum"])
             looked_ahead = torch._foreach_lerp(gradients, velocity, group["momentum"])  # Nesterov
-            rows, columns = members[0].shape
+            rows, columns = len(members[0]), members[0][0].numel()  # a convolution's kernels are the rows of a matrix
             splits = group["splits"]
             stack = torch.stack(list(looked_ahead)).view(len(members) * splits, rows // splits, columns)
-            updates = orthogonalise(stack).reshape(len(members), rows, columns)
+            updates = orthogonalise(stack).reshape(len(members), *members[0].shape)
             scale = math.sqrt(max(1.0, rows / splits / columns))
             torch._foreach_mul_(members, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(members, list(updates.unbind(0)), alpha=-group["lr"] * scale)
@@ -77,19 +77,27 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
     scales = _layer_scales(named, config.layer_decay)
     if config.optimizer == "sgd":
         return [torch.optim.SGD(_groups(named, scales, config), lr=config.lr, momentum=config.momentum)]
-    blocks = [(name, p) for name, p in named if config.optimizer == "muon" and _is_block_matrix(name, p)]
-    held = {name for name, _ in blocks}
+    inner = [(name, p) for name, p in named if config.optimizer == "muon" and _suits_muon(name, p)]
+    held = {name for name, _ in inner}
     groups = _groups([(name, p) for name, p in named if name not in held], scales, config)
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
-    if not blocks:  # nothing to orthogonalise in a model without transformer blocks
+    if not inner:  # a linear probe trains none of them
         return [adamw]
-    stacked = [(p, 3 if name.endswith("qkv.weight") else 1) for name, p in blocks]
-    lr_scales = [scales[name] for name, _ in blocks]
+    stacked = [(p, 3 if name.endswith("qkv.weight") else 1) for name, p in inner]
+    lr_scales = [scales[name] for name, _ in inner]
     return [Muon(stacked, config.muon_lr, config.momentum, config.weight_decay, lr_scales), adamw]
 
 
-def _is_block_matrix(name: str, parameter: nn.Parameter) -> bool:
-    return "blocks." in name and parameter.ndim == 2 and not name.endswith("rel_pos")
+def _suits_muon(name: str, parameter: nn.Parameter) -> bool:
+    """Matrices and kernels inside the network; what reads the answer off, and positions, are left to AdamW.
+
+    Muon on the patch embedding and the stem as well: errors of `vit` after 3 epochs 2.5 → 1.8 % (docs/log.md).
+    """
+    return (
+        parameter.ndim >= 2
+        and name.endswith(".weight")
+        and not name.startswith(("head.", "fc2.", "pre_logits.", "pool_"))
+    )
 
 
 def _layer_scales(named: Named, decay: float) -> dict[str, float]:

@@ -1,0 +1,63 @@
+"""The short way to an answer gives the same answer, and steps aside where it does not apply."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from vitreous.config import CNNConfig, ViTConfig
+from vitreous.models import build
+from vitreous.models import inference as short_way
+
+VARIANTS = {
+    "class token": {},
+    "mean": {"pool": "mean"},
+    "sequence pooling": {"pool": "seq"},
+    "conv stem": {"patch_size": 1, "stem_channels": (4, 8, 16)},
+    "mlp head": {"head": "mlp"},
+    "learned 2-D positions": {"positions": "learned-2d"},
+    "no positions": {"positions": "none"},
+    "dropout": {"dropout": 0.3, "drop_path": 0.3},
+    "tanh": {"gelu": "tanh"},
+    "no qkv bias": {"qkv_bias": False},
+    "relative": {"positions": "relative"},
+    "odd heads": {"num_heads": 3, "dim": 48},
+    "narrow heads": {"num_heads": 8},
+    "one block": {"depth": 1},
+    "many tokens": {"patch_size": 2},
+}
+
+
+@pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize("batch", [1, 5])
+def test_the_answer_is_the_models(changes, batch):
+    torch.manual_seed(0)
+    model = build(ViTConfig(**{"dim": 32, "depth": 3, "num_heads": 2, "mlp_dim": 48, **changes})).eval()
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    images = torch.randn(batch, 1, 28, 28)
+    with torch.inference_mode():
+        torch.testing.assert_close(short_way.answer(model, images), model(images), atol=2e-5, rtol=1e-4)
+
+
+def test_the_short_way_is_taken_where_it_applies(monkeypatch):
+    taken = []
+    layer = short_way._encoder_layer
+    monkeypatch.setattr(short_way, "_encoder_layer", lambda x, block: taken.append(1) or layer(x, block))
+    vit = build(ViTConfig(depth=4)).eval()
+    images = torch.randn(2, 1, 28, 28)
+    with torch.no_grad():
+        short_way.answer(vit, images)
+        assert len(taken) == 3  # the last block computes the class token's row alone
+        short_way.answer(vit.train(), images)  # dropout and stochastic depth act in training
+        short_way.answer(build(ViTConfig(gelu="tanh")).eval(), images)
+        short_way.answer(build(CNNConfig()).eval(), images)
+    assert len(taken) == 3
+
+
+def test_gradients_flow_when_they_are_wanted():
+    images = torch.randn(2, 1, 28, 28, requires_grad=True)
+    model = build(ViTConfig(zero_head=False)).eval()
+    short_way.answer(model, images).sum().backward()
+    assert images.grad is not None
+    assert images.grad.abs().sum() > 0
