@@ -4,8 +4,8 @@
 
 timm's VisionTransformer (patch 4, dim 64, depth 6, 4 heads), AdamW, linear warm-up and cosine, batch 128, a DataLoader
 whose workers turn each image, one by one, from PIL to a tensor. It stops once the validation accuracy is reached. Of
-several learning rates the one that got there first wins, and its model alone reads the test set, once. One JSON line
-comes out.
+several learning rates the one that got there first wins (a later one stops where it can no longer win), and its model
+alone reads the test set, once. One JSON line comes out.
 """
 
 from __future__ import annotations
@@ -98,9 +98,10 @@ class Training:
     def is_over(self) -> bool:
         return self.step >= self.total_steps
 
-    def train(self, val: DataLoader[tuple[Tensor, int]]) -> None:
+    def train(self, val: DataLoader[tuple[Tensor, int]], give_up_after: float = math.inf) -> None:
+        """Until the target, the schedule's end, or the moment another learning rate needed no longer."""
         self.start = time.perf_counter()
-        while not self.is_over and self.seconds_to_target is None:
+        while not self.is_over and self.seconds_to_target is None and self.elapsed_seconds < give_up_after:
             self.epoch()
             self.val_accuracy = accuracy(self.model, val)
             if self.val_accuracy >= self.told.target:
@@ -134,8 +135,10 @@ def run(told: argparse.Namespace) -> dict[str, float | int | None]:
     train = DataLoader(Digits(dataset.train, True), BATCH_SIZE, shuffle=True, drop_last=True,
                        num_workers=told.workers, persistent_workers=told.workers > 0)  # fmt: skip
     trainings = [Training(told, lr, train) for lr in told.lr]
+    soonest = math.inf
     for training in trainings:
-        training.train(val)
+        training.train(val, give_up_after=soonest)
+        soonest = min(soonest, training.seconds_to_target or math.inf)
     best = min(trainings, key=lambda one: one.merit)
     return {
         "lr": best.lr, "val_accuracy": best.val_accuracy, "seconds_to_target": best.seconds_to_target,

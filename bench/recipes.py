@@ -1,0 +1,139 @@
+"""What the recipes reach: every one of them trained by `vitreous train`, over several seeds.
+
+    python bench/recipes.py [RECIPE …] [--seeds N] [--runs runs/recipes] [--json FILE] [--docs]
+
+Recipes and seeds take turns. A training that is already done in `--runs` counts as it is; one that was stopped goes on
+where it was, so that this command may be stopped and started again at any time. Beside each training the machine's
+fp32 matrix-product rate is measured, before and after: the seconds are also given for a machine of 220 GFLOP/s. The
+test set is read once a training, by its last averaged weights; nothing is chosen by it.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import Column, Report, Table, parser
+
+from vitreous import cpu
+from vitreous.config import ModelConfig, ViTConfig
+from vitreous.models.shapes import count_flops, count_parameters_of
+from vitreous.presets import preset
+from vitreous.runs import Run
+
+YARDSTICK = 220.0  # GFLOP/s of the machine that the seconds are scaled to
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a recipe must reach: the mean test accuracy over so many seeds, and its bounds."""
+
+    seeds: int
+    accuracy: float
+    parameters: int | None = None
+    seconds: float | None = None  # on the yardstick's machine
+
+
+GOALS = {
+    "mnist-fast": Goal(5, 0.990, seconds=45),
+    "mnist-vit": Goal(5, 0.990, parameters=200_000, seconds=100),
+    "mnist-tiny": Goal(3, 0.990, parameters=50_000),
+    "mnist-best": Goal(3, 0.996, parameters=1_000_000, seconds=7200),
+    "fashion-best": Goal(2, 0.940, parameters=2_000_000, seconds=7200),
+    "cifar-fast": Goal(2, 0.800, parameters=1_000_000, seconds=1800),
+}
+
+COLUMNS = (
+    Column("recipe", "recipe"),
+    Column("parameters", "parameters", "{:,}"),
+    Column("block_share", "FLOPs in the blocks", "{:.0%}"),
+    Column("seeds", "seeds"),
+    Column("accuracy", "test accuracy, mean", "{:.2%}"),
+    Column("spread", "± std", "{:.2%}"),
+    Column("goal", "must reach"),
+    Column("seconds", "s of training", "{:.0f}"),
+    Column("gflops", "GFLOP/s", "{:.0f}"),
+    Column("scaled_seconds", f"s at {YARDSTICK:.0f} GFLOP/s", "{:.0f}"),
+)
+
+
+def block_share(model: ModelConfig) -> float | None:
+    """The share of a forward pass's FLOPs in the transformer blocks."""
+    if not isinstance(model, ViTConfig):
+        return None
+    one = count_flops(model.replace(depth=2)) - count_flops(model.replace(depth=1))
+    return model.depth * one / count_flops(model)
+
+
+def train(recipe: str, seed: int, folder: Path) -> Path:
+    """Train it, go on with it, or find it done; the yardstick's readings stand beside its folder."""
+    path, readings = folder / f"{recipe}-seed{seed}", folder / f"{recipe}-seed{seed}.gflops.json"
+    if path.exists() and Run.open(path).is_done:
+        return path
+    command = [sys.executable, "-m", "vitreous", "train"]
+    command += ["--resume"] if path.exists() else [recipe, "--seed", str(seed)]
+    folder.mkdir(parents=True, exist_ok=True)
+    gflops = json.loads(readings.read_text()) if readings.exists() else []
+    for moment in ("before", "after"):
+        gflops.append(cpu.matmul_gflops())
+        readings.write_text(json.dumps(gflops))
+        if moment == "before" and subprocess.run([*command, "-o", str(path)], check=False).returncode:
+            raise SystemExit(f"{recipe}, seed {seed}, did not end; this command goes on with it")
+    return path
+
+
+def row_of(recipe: str, paths: list[Path]) -> dict[str, Any]:
+    runs = [Run.open(path) for path in paths]
+    results = [run.record["results"]["test"] for run in runs]
+    accuracies = [one["accuracy"] for one in results]
+    readings = [statistics.median(json.loads(path.with_suffix(".gflops.json").read_text())) for path in paths]
+    seconds = [one["train_seconds"] for one in results]
+    scaled = [one * reading / YARDSTICK for one, reading in zip(seconds, readings, strict=True)]
+    goal, model = GOALS.get(recipe), runs[0].config.model
+    must = "–"
+    if goal is not None:
+        must = f"{goal.accuracy:.1%}" + (f" in {goal.seconds:.0f} s" if goal.seconds else "")
+        must += f", {goal.parameters:,} parameters" if goal.parameters else ""
+    return {
+        "recipe": recipe, "parameters": count_parameters_of(model), "block_share": block_share(model),
+        "seeds": len(runs), "accuracy": statistics.mean(accuracies), "accuracies": accuracies, "goal": must,
+        "spread": statistics.stdev(accuracies) if len(runs) > 1 else None, "seconds": statistics.mean(seconds),
+        "gflops": statistics.mean(readings), "scaled_seconds": statistics.mean(scaled),
+    }  # fmt: skip
+
+
+def main() -> None:
+    made = parser(__doc__ or "")
+    made.add_argument("recipes", nargs="*", help=f"default: {', '.join(GOALS)}")
+    made.add_argument("--seeds", type=int, help="of each; default: as many as its goal names")
+    made.add_argument("--runs", type=Path, default=Path("runs/recipes"), help="where the trainings are kept")
+    told = made.parse_args()
+    recipes = told.recipes or list(GOALS)
+    for recipe in recipes:
+        preset(recipe)  # a misspelled name is told before anything is trained
+    cpu.prepare()
+    report = Report("recipes", "What the recipes reach")
+    report.measure_peak()
+    seeds = {recipe: told.seeds or GOALS.get(recipe, Goal(1, 0)).seeds for recipe in recipes}
+    paths: dict[str, list[Path]] = {recipe: [] for recipe in recipes}
+    for seed in range(max(seeds.values())):
+        for recipe in recipes:
+            if seed < seeds[recipe]:
+                paths[recipe].append(train(recipe, seed, told.runs))
+    report.measure_peak()
+    report.tables.append(Table("test accuracy over seeds", COLUMNS, [row_of(name, paths[name]) for name in recipes]))
+    report.notes.append(
+        "Every test accuracy: "
+        + "; ".join(f"{row['recipe']} {', '.join(f'{one:.2%}' for one in row['accuracies'])}"
+                    for row in report.tables[0].rows) + "."
+    )  # fmt: skip
+    report.finish(told)
+
+
+if __name__ == "__main__":
+    main()
