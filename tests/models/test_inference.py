@@ -25,11 +25,13 @@ VARIANTS = {
     "narrow heads": {"num_heads": 8},
     "one block": {"depth": 1},
     "many tokens": {"patch_size": 2},
+    "padded": {"patch_size": 5, "fit": "pad"},
+    "stretched": {"patch_size": 5, "fit": "resize"},
 }
 
 
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS)
-@pytest.mark.parametrize("batch", [1, 5])
+@pytest.mark.parametrize("batch", [1, 5, 60])
 def test_the_answer_is_the_models(changes, batch):
     torch.manual_seed(0)
     model = build(ViTConfig(**{"dim": 32, "depth": 3, "num_heads": 2, "mlp_dim": 48, **changes})).eval()
@@ -48,7 +50,10 @@ def test_the_short_way_is_taken_where_it_applies(monkeypatch):
     images = torch.randn(2, 1, 28, 28)
     with torch.no_grad():
         short_way.answer(vit, images)
-        assert len(taken) == 3  # the last block computes the class token's row alone
+        assert len(taken) == 4
+        taken.clear()
+        short_way.answer(vit, torch.randn(50, 1, 28, 28))
+        assert len(taken) == 3  # of many tokens, the last block computes the class token's row alone
         short_way.answer(vit.train(), images)  # dropout and stochastic depth act in training
         short_way.answer(build(ViTConfig(gelu="tanh")).eval(), images)
         short_way.answer(build(CNNConfig()).eval(), images)

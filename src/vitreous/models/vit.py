@@ -255,14 +255,16 @@ class ViT(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """z_0 = [x_class; x_p¹E; …; x_pᴺE] + E_pos (Eq. 1)."""
-        config = self.config
         x = self._fit(self.stem(images) if self.stem is not None else images)
-        x = self.patch_embed(x)
+        return self.drop(self.with_class_token_and_positions(self.patch_embed(x)))
+
+    def with_class_token_and_positions(self, x: Tensor) -> Tensor:
+        """Projected patches (B, patches, D) → (B, N, D)."""
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
         positions = self.positions()
-        assert x.shape[1] == config.num_tokens, "the grid of patches does not match the configuration"
-        return self.drop(x if positions is None else x + positions)
+        assert x.shape[1] == self.config.num_tokens, "the grid of patches does not match the configuration"
+        return x if positions is None else x + positions
 
     def _fit(self, x: Tensor) -> Tensor:
         (height, width), (want_height, want_width) = x.shape[-2:], self.config.fitted_size
