@@ -70,13 +70,16 @@ def block_share(model: ModelConfig) -> float | None:
     return model.depth * one / count_flops(model)
 
 
-def train(recipe: str, seed: int, folder: Path) -> Path:
+def train(recipe: str, seed: int, folder: Path, threads: int | None) -> Path:
     """Train it, go on with it, or find it done; the yardstick's readings stand beside its folder."""
     path, readings = folder / f"{recipe}-seed{seed}", folder / f"{recipe}-seed{seed}.gflops.json"
     if path.exists() and Run.open(path).is_done:
         return path
     command = [sys.executable, "-m", "vitreous", "train"]
-    command += ["--resume"] if path.exists() else [recipe, "--seed", str(seed)]
+    if path.exists():
+        command.append("--resume")
+    else:
+        command += [recipe, "--seed", str(seed), *(["--threads", str(threads)] if threads else [])]
     folder.mkdir(parents=True, exist_ok=True)
     gflops = json.loads(readings.read_text()) if readings.exists() else []
     for moment in ("before", "after"):
@@ -112,11 +115,17 @@ def main() -> None:
     made.add_argument("recipes", nargs="*", help=f"default: {', '.join(GOALS)}")
     made.add_argument("--seeds", type=int, help="of each; default: as many as its goal names")
     made.add_argument("--runs", type=Path, default=Path("runs/recipes"), help="where the trainings are kept")
+    made.add_argument("--threads", type=int, help="of a training, and of the yardstick beside it; default: all cores")
+    made.add_argument("--only-seed", type=int, help="train this one alone, and report nothing")
     told = made.parse_args()
     recipes = told.recipes or list(GOALS)
     for recipe in recipes:
         preset(recipe)  # a misspelled name is told before anything is trained
-    cpu.prepare()
+    cpu.prepare(told.threads)
+    if told.only_seed is not None:
+        for recipe in recipes:
+            train(recipe, told.only_seed, told.runs, told.threads)
+        return
     report = Report("recipes", "What the recipes reach")
     report.measure_peak()
     seeds = {recipe: told.seeds or GOALS.get(recipe, Goal(1, 0)).seeds for recipe in recipes}
@@ -124,7 +133,7 @@ def main() -> None:
     for seed in range(max(seeds.values())):
         for recipe in recipes:
             if seed < seeds[recipe]:
-                paths[recipe].append(train(recipe, seed, told.runs))
+                paths[recipe].append(train(recipe, seed, told.runs, told.threads))
     report.measure_peak()
     report.tables.append(Table("test accuracy over seeds", COLUMNS, [row_of(name, paths[name]) for name in recipes]))
     report.notes.append(
