@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
+from vitreous.models.packed import packed_attention
 
 #: What a forward pass is asked to keep, by name; see `ViT.forward`.
 Taps = dict[str, Tensor]
@@ -26,6 +27,12 @@ def fused_attention_pays(num_tokens: int, head_dim: int) -> bool:
     fused kernel faster at 197 × 64. `bench/attention.py` measures the whole grid, and what the rule costs.
     """
     return num_tokens * num_tokens >= 160 * head_dim
+
+
+def _in_plain_training(x: Tensor) -> bool:
+    """Whether autograd itself wants gradients, on the CPU: compilers and torch.func write their own backward pass."""
+    others = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+    return x.requires_grad and x.device.type == "cpu" and not others
 
 
 class PatchEmbed(nn.Module):
@@ -82,6 +89,9 @@ class Attention(nn.Module):
     ) -> Tensor:
         """(B, N, D) → the same; with `first_only` just the first token's row, (B, 1, D)."""
         B, _, D = x.shape
+        nothing_asked = taps is None and head_mask is None and key_mask is None and not first_only
+        if nothing_asked and not (self.fused or self.relative) and _in_plain_training(x):
+            return self.proj(packed_attention(self.qkv(x), self.num_heads))
         q, k, v = self._first_query(x) if first_only else self._split(self.qkv(x), 3)
         if self.fused and taps is None and key_mask is None:
             heads = F.scaled_dot_product_attention(q, k, v)  # (B, H, N, K)

@@ -1,0 +1,50 @@
+"""Attention for training at few tokens: the spelled-out products, with the copies that autograd would add left out.
+
+Shapes: B images, N tokens, H heads, K wide; `qkv` is the projection as it comes, (B, N, 3·H·K).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+
+def packed_attention(qkv: Tensor, num_heads: int) -> Tensor:
+    attended: Tensor = PackedAttention.apply(qkv, num_heads)  # type: ignore[no-untyped-call]
+    return attended
+
+
+class PackedAttention(torch.autograd.Function):
+    """softmax(q kᵀ / √K) v, heads side by side again: (B, N, H·K).
+
+    Autograd, left to itself, scales q in a pass of its own, and stacks the gradients of q, k and v in another copy.
+    Written out, forward and backward take 8 to 18 % less time at 17 to 65 tokens (docs/log.md).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, num_heads: int) -> Tensor:
+        B, N, width = qkv.shape
+        K = width // 3 // num_heads
+        heads = qkv.view(B, N, 3, num_heads, K).permute(2, 0, 3, 1, 4).contiguous().view(3, -1, N, K)  # (3, B·H, N, K)
+        q, k, v = heads.unbind(0)
+        weights = torch.baddbmm(q.new_empty(()), q, k.mT, beta=0, alpha=K**-0.5).softmax(dim=-1)  # (B·H, N, N)
+        ctx.save_for_backward(heads, weights)
+        ctx.shape = B, N, num_heads, K
+        return (weights @ v).view(B, num_heads, N, K).transpose(1, 2).reshape(B, N, -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        heads, weights = ctx.saved_tensors
+        B, N, num_heads, K = ctx.shape
+        q, k, v = heads.unbind(0)
+        grad = grad.view(B, N, num_heads, K).transpose(1, 2).reshape(-1, N, K)
+        grads = torch.empty_like(heads)  # of q, k and v, written in place
+        torch.bmm(weights.mT, grad, out=grads[2])
+        of_logits = torch._softmax_backward_data(grad @ v.mT, weights, -1, weights.dtype)
+        for mine, product, other in ((grads[0], of_logits, k), (grads[1], of_logits.mT, q)):
+            torch.baddbmm(mine, product, other, beta=0, alpha=K**-0.5, out=mine)
+        return grads.view(3, B, num_heads, N, K).permute(1, 3, 0, 2, 4).reshape(B, N, -1), None
