@@ -230,11 +230,8 @@ def page_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (page / ".hidden" / "x.js").write_text("")
     for file in static_page.ORT_WEB.files:
         (engine / file.name).write_bytes(b"engine")
-    monkeypatch.setattr(static_page, "page_files", lambda: _page_files(page))
+    monkeypatch.setattr(static_page, "page_files", lambda: static_page.files_in(page))
     monkeypatch.setattr(static_page.sources, "ensure", lambda files: engine)
-
-
-_page_files = static_page.page_files
 
 
 @pytest.mark.usefixtures("page_parts")

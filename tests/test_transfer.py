@@ -17,7 +17,7 @@ from vitreous.errors import ConfigError, DataError, RunError
 from vitreous.metrics import paired_t_test, seed_interval, welch_t_test
 from vitreous.prediction import evaluate_model
 from vitreous.runs import Run
-from vitreous.train.loop import starting_weights
+from vitreous.train.start import starting_weights
 from vitreous.transfer import Transfer, render_table, transfer
 from vitreous.transfer.report import best_arm, write_report
 from vitreous.transfer.results import (

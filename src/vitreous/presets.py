@@ -79,7 +79,7 @@ def mnist_vit() -> Config:
         model=ViTConfig(patch_size=7, dim=64, depth=4, num_heads=2, mlp_dim=128),
         data=DataConfig(augment=_WEAK_AUGMENT),
         train=TrainConfig(
-            epochs=4.5, batch_size=128, optimizer="muon", muon_lr=0.02, lr=0.01, weight_decay=0.05, label_smoothing=0.1,
+            epochs=6, batch_size=128, optimizer="muon", muon_lr=0.02, lr=0.01, weight_decay=0.05, label_smoothing=0.1,
             ema_decay=0.99,
         ),
     )  # fmt: skip

@@ -138,12 +138,6 @@ def _same(name: str, found: dict[str, Any] | None, expected: strokes.Strokes | N
             assert had["values"] == wanted.ravel().tolist(), (name, step)
 
 
-def test_the_shared_stylesheet_is_the_reports_own() -> None:
-    source = Path(strokes.__file__).parents[1]
-    copy, original = source / "serve/page/vitreous.css", source / "style/vitreous.css"
-    assert copy.read_bytes() == original.read_bytes(), f"cp {original} {copy}"
-
-
 if __name__ == "__main__":
     cases = [case_of(name, picture) for name, picture in golden_pictures().items()]
     GOLDEN.write_text(json.dumps(cases, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -26,6 +26,7 @@ from vitreous.runs import Run
 from vitreous.sources import FileSet, PinnedFile
 
 PAGE = Path(__file__).parents[1] / "serve" / "page"
+STYLESHEET = Path(__file__).parents[1] / "style" / "vitreous.css"
 SUFFIXES = {".html", ".js", ".mjs", ".css", ".json", ".svg", ".png", ".ico", ".woff2", ".webmanifest", ".txt"}
 
 _ORT_FILES = (
@@ -60,8 +61,13 @@ class ExportedPage:
     bytes: int
 
 
-def page_files(folder: Path = PAGE) -> dict[str, Path]:
-    """The page's own files by their address relative to index.html; hidden ones and other kinds are not the page's."""
+def page_files() -> dict[str, Path]:
+    """The page's own files by their address relative to index.html, and the reports' stylesheet, which it shares."""
+    return {**files_in(PAGE), STYLESHEET.name: STYLESHEET}
+
+
+def files_in(folder: Path) -> dict[str, Path]:
+    """A page's files by their address relative to the folder; hidden ones and other kinds are not the page's."""
     found = {
         path.relative_to(folder).as_posix(): path
         for path in sorted(folder.rglob("*"))

@@ -8,7 +8,6 @@ same bits.
 from __future__ import annotations
 
 import contextlib
-import copy
 import signal
 import threading
 import time
@@ -18,28 +17,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitreous import cpu
-from vitreous.config import Config, StartConfig, ViTConfig
-from vitreous.data.augment import augment
+from vitreous.config import Config
 from vitreous.data.batches import Plan
-from vitreous.data.datasets import Dataset, load_dataset
-from vitreous.errors import ConfigError, RunError, VitreousError
-from vitreous.interop import Adapted, Checkpoint, adapt, read_checkpoint, take_architecture
-from vitreous.models import ViT, build
+from vitreous.data.datasets import Dataset
+from vitreous.errors import RunError, VitreousError
 from vitreous.prediction import Evaluation, compute_logits
-from vitreous.preprocess import Preprocessing
-from vitreous.runs import ResumePoint, Run, is_run, new_run_path
+from vitreous.runs import ResumePoint, Run
 from vitreous.train import distributed
-from vitreous.train.optim import AveragedWeights, lr_factor, make_optimizers
 from vitreous.train.progress import Reporter, Silent, reporter
-
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
-
-
-Weights = dict[str, Tensor]
+from vitreous.train.start import open_or_create
+from vitreous.train.step import Stepper, Weights
 
 
 class TrainingInterrupted(VitreousError):
@@ -65,7 +55,7 @@ def fit(
     With `resume`, `out` is an unfinished run: its own configuration counts, and it goes on where it stopped.
     """
     with distributed.group() as group:
-        run, dataset, weights = _open_or_create(config, out, resume, device, group)
+        run, dataset, weights = open_or_create(config, out, resume, device, group)
         if run.is_done:
             return run
         trainer = Trainer(run, dataset, group, weights)
@@ -79,216 +69,6 @@ def fit(
             if board is not None:
                 board.close()
     return Run.open(run.path)
-
-
-def fit_to_data(config: Config, dataset: Dataset) -> Config:
-    """The configuration with image size, channels and classes taken from the data."""
-    model = config.model.replace(
-        image_size=dataset.image_size, channels=dataset.channels, num_classes=dataset.num_classes
-    )
-    if isinstance(model, ViTConfig):
-        model.check_geometry()
-    return config.replace(model=model)
-
-
-def _open_or_create(
-    config: Config, out: Path | str | None, resume: bool, device: str, group: distributed.Group
-) -> tuple[Run, Dataset, Weights | None]:
-    if resume:
-        if out is None:
-            raise RunError("--resume needs the run to go on with: name it with -o RUN")
-        run = Run.open(out)
-        dataset = load_dataset(run.config.data)
-        if dataset.checksums != run.record["data"]["checksums"]:
-            raise RunError(f"the data {dataset.name!r} changed since {str(run.path)!r} was started; train a new run")
-        weights = starting_weights(run.config, dataset)[1].tensors if run.config.start.weights else None
-        return run, dataset, weights
-    if not config.data.name:
-        raise ConfigError(
-            f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)"
-        )
-    dataset = load_dataset(config.data)
-    preprocessing, weights, notes = Preprocessing.for_dataset(dataset), None, []
-    if config.start.weights is None:
-        config = fit_to_data(config, dataset)
-    else:
-        config, adapted = starting_weights(config, dataset)
-        preprocessing, weights, notes = adapted.normalise_as_before(preprocessing), adapted.tensors, adapted.changes
-    resolved = _resolve(config, dataset, preprocessing, device, group)
-    path = group.broadcast(Path(out) if out is not None else new_run_path(config))
-    if group.is_main:
-        Run.create(path, config, dataset, preprocessing, {**resolved, "starting_weights": notes})
-    group.barrier()
-    return Run.open(path), dataset, weights
-
-
-def starting_weights(config: Config, dataset: Dataset) -> tuple[Config, Adapted]:
-    """Fine-tuning: the configuration with the architecture of the weights it starts from, and those weights fitted to
-    the data (positions, patches and channels as needed; a new head that starts at zero, as in the paper)."""
-    if not isinstance(config.model, ViTConfig):
-        raise ConfigError(f"--from is for ViTs, and {config.name!r} is a {config.model.kind}: choose a ViT preset")
-    checkpoint = _read_start(config.start)
-    model = take_architecture(checkpoint, config.model.replace(head="linear"))
-    config = fit_to_data(config.replace(model=model), dataset)
-    assert isinstance(config.model, ViTConfig)
-    return config, adapt(checkpoint, config.model, new_head=True)
-
-
-def _read_start(start: StartConfig) -> Checkpoint:
-    assert start.weights is not None
-    if not is_run(start.weights):
-        return read_checkpoint(
-            start.weights,
-            num_heads=start.num_heads,
-            trained_size=start.trained_size,
-            allow_partial=start.allow_partial,
-        )
-    run = Run.open(start.weights)
-    model = run.load_model()
-    if not isinstance(model, ViT):
-        raise RunError(f"{start.weights!r} holds a {run.config.model.kind}; --from needs a ViT")
-    return Checkpoint.of_model(model, mean=run.preprocessing.mean, std=run.preprocessing.std)
-
-
-def _resolve(
-    config: Config, dataset: Dataset, preprocessing: Preprocessing, device: str, group: distributed.Group
-) -> dict[str, Any]:
-    """Settle, once, what depends on the machine: stored in the run and reused on resume."""
-    train = config.train
-    if train.precision == "bfloat16" and not cpu.bfloat16_works():
-        raise ConfigError(
-            "train.precision='bfloat16' does not run on this CPU: it advertises the instructions, and a matrix product"
-            " in a child process crashed; use --set train.precision=float32"
-        )
-    batch_size = min(train.batch_size, len(dataset.train))
-    if batch_size % group.world_size:
-        raise ConfigError(
-            f"train.batch_size={batch_size} cannot be shared equally by {group.world_size} processes;"
-            f" use a multiple of {group.world_size}"
-        )
-    threads = cpu.prepare(train.threads or max(1, cpu.default_threads() // group.local_world_size))
-    plan = Plan(len(dataset.train), batch_size, config.seed)
-    steps = max(1, round(train.epochs * plan.steps_per_epoch))
-    resolved: dict[str, Any] = {
-        "device": _pick_device(device),
-        "threads": threads,
-        "world_size": group.world_size,
-        "batch_size": batch_size,
-        "steps": steps,
-        "steps_per_epoch": plan.steps_per_epoch,
-        "compile": train.compile,
-        "hardware": cpu.hardware(),
-    }
-    if train.budget_seconds is not None:
-        seconds = _seconds_per_step(config, dataset, preprocessing, resolved)
-        resolved["steps"] = group.broadcast(max(1, int(train.budget_seconds / seconds)))
-        resolved["seconds_per_step"] = seconds
-    return resolved
-
-
-def _pick_device(device: str) -> str:
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if device == "auto":
-        return next(name for name in ("cuda", "mps", "cpu") if available[name])
-    if device not in available:
-        raise ConfigError(f"--device {device!r}: choose from auto, cpu, cuda, mps")
-    if not available[device]:
-        raise ConfigError(f"--device {device!r} is not available here; use --device cpu, or auto")
-    return device
-
-
-def _seconds_per_step(
-    config: Config, dataset: Dataset, preprocessing: Preprocessing, resolved: dict[str, Any]
-) -> float:
-    """A few steps on a model that is thrown away: what one costs here and now."""
-    trial = _Stepper(config, dataset, preprocessing, resolved, distributed.Group())
-    plan = Plan(len(dataset.train), resolved["batch_size"], config.seed)
-    times = []
-    for step, epoch, indices in plan.steps(0, 12):
-        start = time.perf_counter()
-        trial.step(step, epoch, indices)
-        times.append(time.perf_counter() - start)
-    return sorted(times[2:])[len(times[2:]) // 2]
-
-
-class _Stepper:
-    """The model, its optimizers and one training step."""
-
-    def __init__(
-        self,
-        config: Config,
-        dataset: Dataset,
-        preprocessing: Preprocessing,
-        resolved: dict[str, Any],
-        group: distributed.Group,
-        weights: Weights | None = None,
-    ):
-        self.config, self.dataset, self.preprocessing, self.resolved = config, dataset, preprocessing, resolved
-        train = config.train
-        self.device = torch.device(resolved["device"])
-        self.dtype = _DTYPES[train.precision]
-        torch.manual_seed(config.seed)  # the same start on every rank
-        self.model = build(config.model).to(self.device, self.dtype)
-        if weights is not None:
-            self.model.load_state_dict(weights)
-        if train.freeze == "backbone":
-            _freeze_all_but_the_head(self.model)
-        self.optimizers = make_optimizers(self.model, train)
-        self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
-        self.averaged: AveragedWeights | None = None
-        if train.ema_decay:
-            self.averaged = AveragedWeights(self.model, copy.deepcopy(self.model), train.ema_decay)
-        torch.manual_seed(config.seed * 7919 + group.rank + 1)  # dropout differs between ranks
-        callable_model = group.wrap(self.model)
-        self.forward = torch.compile(callable_model) if resolved["compile"] else callable_model
-        self.lr = 0.0
-
-    @property
-    def kept_model(self) -> nn.Module:
-        """The weights that are evaluated and saved."""
-        return self.averaged.averaged if self.averaged is not None else self.model
-
-    def step(self, step: int, epoch: int, indices: Tensor) -> tuple[float, int]:
-        """One optimizer step on these images; (loss, how many were answered rightly), both on this rank."""
-        train = self.config.train
-        images, labels = self.batch(epoch, indices)
-        self.model.train()
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=train.precision == "bfloat16"):
-            logits = self.forward(images)
-            if train.loss == "nll":
-                loss = F.nll_loss(logits, labels)
-            else:
-                loss = F.cross_entropy(logits.float() if train.precision == "bfloat16" else logits, labels,
-                                       label_smoothing=train.label_smoothing)  # fmt: skip
-        value = loss.item()
-        self._set_lr(lr_factor(step, self.resolved["steps"], train))
-        if not torch.isfinite(loss):
-            raise FloatingPointError(f"{value}")
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if train.clip_norm:
-            nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
-        for optimizer in self.optimizers:
-            optimizer.step()
-        if self.averaged is not None:
-            self.averaged.update(step)
-        return value, int((logits.argmax(dim=1) == labels).sum())
-
-    def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Augmented, normalised images (B, C, H, W) and labels (B,)."""
-        train = self.dataset.train
-        pixels = train.images[indices]
-        if self.config.data.augment != type(self.config.data.augment)():
-            pixels = augment(pixels.float() / 255, indices, self.config.data.augment, self.config.seed, epoch)
-        images = self.preprocessing.to_input(pixels)
-        return images.to(self.device, self.dtype), train.labels[indices].to(self.device)
-
-    def _set_lr(self, factor: float) -> None:
-        for optimizer, peaks in zip(self.optimizers, self.peak_lrs, strict=True):
-            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-                group["lr"] = peak * factor
-        self.lr = self.config.train.lr * factor
 
 
 @dataclass
@@ -318,7 +98,7 @@ class Trainer:
                 f" resume with --processes {self.resolved['world_size']}, or torchrun"
             )
         cpu.prepare(self.resolved["threads"])
-        self.stepper = _Stepper(self.config, dataset, run.preprocessing, self.resolved, group, weights)
+        self.stepper = Stepper(self.config, dataset, run.preprocessing, self.resolved, group, weights)
         self.plan = Plan(
             len(dataset.train), self.resolved["batch_size"], self.config.seed, group.rank, group.world_size
         )
@@ -486,13 +266,6 @@ class Trainer:
                 f"test accuracy {test.accuracy:.2%} ({test.correct} of {test.count}), {train_seconds:.0f} s of training"
             )
         self.group.barrier()
-
-
-def _freeze_all_but_the_head(model: nn.Module) -> None:
-    if not isinstance(model, ViT):
-        raise ConfigError("train.freeze='backbone' is for ViTs; the other models are small enough to train whole")
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
 
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

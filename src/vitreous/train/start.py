@@ -1,0 +1,151 @@
+"""From a configuration to a run that can be trained: the data, the weights to start from, what the machine settles."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from vitreous import cpu
+from vitreous.config import Config, StartConfig, ViTConfig
+from vitreous.data.batches import Plan
+from vitreous.data.datasets import Dataset, load_dataset
+from vitreous.errors import ConfigError, RunError
+from vitreous.interop import Adapted, Checkpoint, adapt, read_checkpoint, take_architecture
+from vitreous.models import ViT
+from vitreous.preprocess import Preprocessing
+from vitreous.runs import Run, is_run, new_run_path
+from vitreous.train import distributed
+from vitreous.train.step import Stepper, Weights
+
+
+def fit_to_data(config: Config, dataset: Dataset) -> Config:
+    """The configuration with image size, channels and classes taken from the data."""
+    model = config.model.replace(
+        image_size=dataset.image_size, channels=dataset.channels, num_classes=dataset.num_classes
+    )
+    if isinstance(model, ViTConfig):
+        model.check_geometry()
+    return config.replace(model=model)
+
+
+def open_or_create(
+    config: Config, out: Path | str | None, resume: bool, device: str, group: distributed.Group
+) -> tuple[Run, Dataset, Weights | None]:
+    if resume:
+        if out is None:
+            raise RunError("--resume needs the run to go on with: name it with -o RUN")
+        run = Run.open(out)
+        dataset = load_dataset(run.config.data)
+        if dataset.checksums != run.record["data"]["checksums"]:
+            raise RunError(f"the data {dataset.name!r} changed since {str(run.path)!r} was started; train a new run")
+        weights = starting_weights(run.config, dataset)[1].tensors if run.config.start.weights else None
+        return run, dataset, weights
+    if not config.data.name:
+        raise ConfigError(
+            f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)"
+        )
+    dataset = load_dataset(config.data)
+    preprocessing, weights, notes = Preprocessing.for_dataset(dataset), None, []
+    if config.start.weights is None:
+        config = fit_to_data(config, dataset)
+    else:
+        config, adapted = starting_weights(config, dataset)
+        preprocessing, weights, notes = adapted.normalise_as_before(preprocessing), adapted.tensors, adapted.changes
+    resolved = _resolve(config, dataset, preprocessing, device, group)
+    path = group.broadcast(Path(out) if out is not None else new_run_path(config))
+    if group.is_main:
+        Run.create(path, config, dataset, preprocessing, {**resolved, "starting_weights": notes})
+    group.barrier()
+    return Run.open(path), dataset, weights
+
+
+def starting_weights(config: Config, dataset: Dataset) -> tuple[Config, Adapted]:
+    """Fine-tuning: the configuration with the architecture of the weights it starts from, and those weights fitted to
+    the data (positions, patches and channels as needed; a new head that starts at zero, as in the paper)."""
+    if not isinstance(config.model, ViTConfig):
+        raise ConfigError(f"--from is for ViTs, and {config.name!r} is a {config.model.kind}: choose a ViT preset")
+    checkpoint = _read_start(config.start)
+    model = take_architecture(checkpoint, config.model.replace(head="linear"))
+    config = fit_to_data(config.replace(model=model), dataset)
+    assert isinstance(config.model, ViTConfig)
+    return config, adapt(checkpoint, config.model, new_head=True)
+
+
+def _read_start(start: StartConfig) -> Checkpoint:
+    assert start.weights is not None
+    if not is_run(start.weights):
+        return read_checkpoint(
+            start.weights,
+            num_heads=start.num_heads,
+            trained_size=start.trained_size,
+            allow_partial=start.allow_partial,
+        )
+    run = Run.open(start.weights)
+    model = run.load_model()
+    if not isinstance(model, ViT):
+        raise RunError(f"{start.weights!r} holds a {run.config.model.kind}; --from needs a ViT")
+    return Checkpoint.of_model(model, mean=run.preprocessing.mean, std=run.preprocessing.std)
+
+
+def _resolve(
+    config: Config, dataset: Dataset, preprocessing: Preprocessing, device: str, group: distributed.Group
+) -> dict[str, Any]:
+    """Settle, once, what depends on the machine: stored in the run and reused on resume."""
+    train = config.train
+    if train.precision == "bfloat16" and not cpu.bfloat16_works():
+        raise ConfigError(
+            "train.precision='bfloat16' does not run on this CPU: it advertises the instructions, and a matrix product"
+            " in a child process crashed; use --set train.precision=float32"
+        )
+    batch_size = min(train.batch_size, len(dataset.train))
+    if batch_size % group.world_size:
+        raise ConfigError(
+            f"train.batch_size={batch_size} cannot be shared equally by {group.world_size} processes;"
+            f" use a multiple of {group.world_size}"
+        )
+    threads = cpu.prepare(train.threads or max(1, cpu.default_threads() // group.local_world_size))
+    plan = Plan(len(dataset.train), batch_size, config.seed)
+    steps = max(1, round(train.epochs * plan.steps_per_epoch))
+    resolved: dict[str, Any] = {
+        "device": _pick_device(device),
+        "threads": threads,
+        "world_size": group.world_size,
+        "batch_size": batch_size,
+        "steps": steps,
+        "steps_per_epoch": plan.steps_per_epoch,
+        "compile": train.compile,
+        "hardware": cpu.hardware(),
+    }
+    if train.budget_seconds is not None:
+        seconds = _seconds_per_step(config, dataset, preprocessing, resolved)
+        resolved["steps"] = group.broadcast(max(1, int(train.budget_seconds / seconds)))
+        resolved["seconds_per_step"] = seconds
+    return resolved
+
+
+def _pick_device(device: str) -> str:
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if available[name])
+    if device not in available:
+        raise ConfigError(f"--device {device!r}: choose from auto, cpu, cuda, mps")
+    if not available[device]:
+        raise ConfigError(f"--device {device!r} is not available here; use --device cpu, or auto")
+    return device
+
+
+def _seconds_per_step(
+    config: Config, dataset: Dataset, preprocessing: Preprocessing, resolved: dict[str, Any]
+) -> float:
+    """A few steps on a model that is thrown away: what one costs here and now."""
+    trial = Stepper(config, dataset, preprocessing, resolved, distributed.Group())
+    plan = Plan(len(dataset.train), resolved["batch_size"], config.seed)
+    times = []
+    for step, epoch, indices in plan.steps(0, 12):
+        start = time.perf_counter()
+        trial.step(step, epoch, indices)
+        times.append(time.perf_counter() - start)
+    return sorted(times[2:])[len(times[2:]) // 2]

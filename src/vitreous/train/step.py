@@ -1,0 +1,113 @@
+"""The model, its optimizers and one training step.
+
+Shapes: B images of a batch, on this rank.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.config import Config
+from vitreous.data.augment import augment
+from vitreous.data.datasets import Dataset
+from vitreous.errors import ConfigError
+from vitreous.models import ViT, build
+from vitreous.preprocess import Preprocessing
+from vitreous.train import distributed
+from vitreous.train.optim import AveragedWeights, lr_factor, make_optimizers
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
+
+Weights = dict[str, Tensor]
+
+
+class Stepper:
+    """The model, its optimizers and one training step."""
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        preprocessing: Preprocessing,
+        resolved: dict[str, Any],
+        group: distributed.Group,
+        weights: Weights | None = None,
+    ):
+        self.config, self.dataset, self.preprocessing, self.resolved = config, dataset, preprocessing, resolved
+        train = config.train
+        self.device = torch.device(resolved["device"])
+        self.dtype = _DTYPES[train.precision]
+        torch.manual_seed(config.seed)  # the same start on every rank
+        self.model = build(config.model).to(self.device, self.dtype)
+        if weights is not None:
+            self.model.load_state_dict(weights)
+        if train.freeze == "backbone":
+            _freeze_all_but_the_head(self.model)
+        self.optimizers = make_optimizers(self.model, train)
+        self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
+        self.averaged: AveragedWeights | None = None
+        if train.ema_decay:
+            self.averaged = AveragedWeights(self.model, copy.deepcopy(self.model), train.ema_decay)
+        torch.manual_seed(config.seed * 7919 + group.rank + 1)  # dropout differs between ranks
+        callable_model = group.wrap(self.model)
+        self.forward = torch.compile(callable_model) if resolved["compile"] else callable_model
+        self.lr = 0.0
+
+    @property
+    def kept_model(self) -> nn.Module:
+        """The weights that are evaluated and saved."""
+        return self.averaged.averaged if self.averaged is not None else self.model
+
+    def step(self, step: int, epoch: int, indices: Tensor) -> tuple[float, int]:
+        """One optimizer step on these images; (loss, how many were answered rightly), both on this rank."""
+        train = self.config.train
+        images, labels = self.batch(epoch, indices)
+        self.model.train()
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=train.precision == "bfloat16"):
+            logits = self.forward(images)
+            if train.loss == "nll":
+                loss = F.nll_loss(logits, labels)
+            else:
+                loss = F.cross_entropy(logits.float() if train.precision == "bfloat16" else logits, labels,
+                                       label_smoothing=train.label_smoothing)  # fmt: skip
+        value = loss.item()
+        self._set_lr(lr_factor(step, self.resolved["steps"], train))
+        if not torch.isfinite(loss):
+            raise FloatingPointError(f"{value}")
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        if train.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        if self.averaged is not None:
+            self.averaged.update(step)
+        return value, int((logits.argmax(dim=1) == labels).sum())
+
+    def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Augmented, normalised images (B, C, H, W) and labels (B,)."""
+        train = self.dataset.train
+        pixels = train.images[indices]
+        if self.config.data.augment != type(self.config.data.augment)():
+            pixels = augment(pixels.float() / 255, indices, self.config.data.augment, self.config.seed, epoch)
+        images = self.preprocessing.to_input(pixels)
+        return images.to(self.device, self.dtype), train.labels[indices].to(self.device)
+
+    def _set_lr(self, factor: float) -> None:
+        for optimizer, peaks in zip(self.optimizers, self.peak_lrs, strict=True):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * factor
+        self.lr = self.config.train.lr * factor
+
+
+def _freeze_all_but_the_head(model: nn.Module) -> None:
+    if not isinstance(model, ViT):
+        raise ConfigError("train.freeze='backbone' is for ViTs; the other models are small enough to train whole")
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
