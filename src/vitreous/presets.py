@@ -26,8 +26,9 @@ _WEAK_AUGMENT = AugmentConfig(shift=1.5, rotate=7, scale=0.07)
 
 
 def vit() -> Config:
-    """The paper's ViT at the posts' geometry: 28×28 images, 7×7 patches, 16 + 1 tokens. The recipe is `mnist-vit`."""
-    return mnist_vit().replace(name="vit")
+    """The paper's ViT at the posts' geometry: 28×28 images, 7×7 patches, 16 + 1 tokens; `mnist-vit` for longer."""
+    base = mnist_vit()
+    return base.replace(name="vit", train=base.train.replace(epochs=8))
 
 
 def vit_p4() -> Config:
@@ -60,7 +61,11 @@ def cnn() -> Config:
 
 
 def mnist_fast() -> Config:
-    """99 % of MNIST in the least time: a conv stem leaves 16 tokens for three blocks."""
+    """99 % of MNIST in the least time: a conv stem leaves 16 tokens for three blocks.
+
+    `python bench/recipes.py mnist-fast`: 99.12 ± 0.07 % of the test set (mean and deviation of 5 seeds) after 51 s on
+    two cores of an AMD EPYC at 180 GFLOP/s, which is 41 s at 220.
+    """
     return Config(
         name="mnist-fast",
         model=ViTConfig(patch_size=1, stem_channels=(32, 48, 64), dim=64, depth=3, num_heads=2, mlp_dim=128),
@@ -73,7 +78,11 @@ def mnist_fast() -> Config:
 
 
 def mnist_vit() -> Config:
-    """99 % of MNIST with the plain ViT of the posts' geometry: 7×7 patches, four blocks, 139k parameters."""
+    """99 % of MNIST with the plain ViT of the posts' geometry: 7×7 patches, four blocks, 139k parameters.
+
+    `python bench/recipes.py mnist-vit`: 99.12 ± 0.09 % of the test set (5 seeds) after 86 s on two cores of an AMD EPYC
+    at 181 GFLOP/s, which is 71 s at 220.
+    """
     return Config(
         name="mnist-vit",
         model=ViTConfig(patch_size=7, dim=64, depth=4, num_heads=2, mlp_dim=128),
@@ -86,7 +95,11 @@ def mnist_vit() -> Config:
 
 
 def mnist_tiny() -> Config:
-    """99 % of MNIST with the fewest parameters: a narrow conv stem and four blocks of width 24."""
+    """99 % of MNIST with the fewest parameters, 26,778: a narrow conv stem and four blocks of width 24.
+
+    `python bench/recipes.py mnist-tiny`: 99.21 ± 0.07 % of the test set (3 seeds) after 109 s on two cores of an AMD
+    EPYC at 179 GFLOP/s, which is 88 s at 220.
+    """
     base = mnist_fast()
     return base.replace(
         name="mnist-tiny",
@@ -96,8 +109,10 @@ def mnist_tiny() -> Config:
 
 
 def mnist_best() -> Config:
-    """The most of MNIST that a plain ViT below a million parameters gives: 7×7 patches, six wider blocks, 40 epochs
-    of digits turned, sheared, scaled and bent."""
+    """The most of MNIST that a plain ViT below a million parameters gives: 7×7 patches, six wider blocks.
+
+    40 epochs of digits turned, sheared, scaled and bent. What it reaches has not been measured to the end yet.
+    """
     return Config(
         name="mnist-best",
         model=ViTConfig(patch_size=7, dim=128, depth=6, num_heads=4, mlp_dim=256),
@@ -112,7 +127,10 @@ def mnist_best() -> Config:
 
 
 def cifar_fast() -> Config:
-    """CIFAR-10 within half an hour: two stride-2 convolutions leave 8×8 tokens for four blocks."""
+    """CIFAR-10 on two cores: two stride-2 convolutions leave 8×8 tokens for four blocks.
+
+    What it reaches has not been measured to the end yet.
+    """
     return Config(
         name="cifar-fast",
         model=ViTConfig(
