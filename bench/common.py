@@ -195,7 +195,12 @@ def versions() -> str:
 
 
 def command_line() -> str:
-    return " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    """What was run, without where its JSON went: that is nobody else's business."""
+    arguments = sys.argv[1:]
+    if "--json" in arguments:
+        place = arguments.index("--json")
+        arguments = arguments[:place] + arguments[place + 2 :]
+    return " ".join(["python", f"bench/{Path(sys.argv[0]).name}", *arguments])
 
 
 def write_section(path: Path, name: str, text: str) -> None:

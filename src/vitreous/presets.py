@@ -26,7 +26,10 @@ _WEAK_AUGMENT = AugmentConfig(shift=1.5, rotate=7, scale=0.07)
 
 
 def vit() -> Config:
-    """The paper's ViT at the posts' geometry: 28×28 images, 7×7 patches, 16 + 1 tokens; `mnist-vit` for longer."""
+    """The paper's ViT at the posts' geometry: 28×28 images, 7×7 patches, 16 + 1 tokens; `mnist-vit` for longer.
+
+    `make demo` (seed 0, n = 1): 99.13 % of MNIST's test set after 117 s on two cores of an AMD EPYC.
+    """
     base = mnist_vit()
     return base.replace(name="vit", train=base.train.replace(epochs=8))
 
@@ -44,7 +47,10 @@ def vit_hybrid() -> Config:
 
 
 def cnn() -> Config:
-    """The posts' CNN with the same care as the ViT: augmentation, Muon, a schedule, averaged weights, as much time."""
+    """The posts' CNN with the same care as the ViT: augmentation, Muon, a schedule, averaged weights.
+
+    `make demo` (seed 0, n = 1): 99.17 % of MNIST's test set after 89 s on two cores of an AMD EPYC.
+    """
     return Config(
         name="cnn",
         model=CNNConfig(),
