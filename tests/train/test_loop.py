@@ -18,6 +18,7 @@ from vitreous.errors import CheckpointError, ConfigError, RunError
 from vitreous.presets import preset
 from vitreous.runs import Run
 from vitreous.train.loop import fit
+from vitreous.train.progress import Lines
 
 TIME_FIELDS = {"elapsed_seconds", "images_per_second"}
 
@@ -310,3 +311,13 @@ def test_the_record_tells_the_whole_configuration(tmp_path):
     assert record["preprocessing"]["mean"]
     assert record["versions"]["torch"] == torch.__version__
     assert record["data"]["class_names"] == list("0123456789")
+
+
+def test_time_left_of_a_resumed_training(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 10.0, 12.0])  # made; step 5000 ends; so does step 5001, two seconds later
+    monkeypatch.setattr("vitreous.train.progress.time.monotonic", lambda: next(clock))
+    lines = Lines("vit", every_seconds=11.0)
+    lines.step(5000, 5101, 0.5, 0.9, 100)
+    lines.step(5001, 5101, 0.5, 0.9, 100)
+    assert "step 5001/5101" in (said := capsys.readouterr().err)
+    assert "200 s left" in said

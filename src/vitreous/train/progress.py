@@ -35,17 +35,19 @@ class Lines(Silent):
 
     def __init__(self, title: str, every_seconds: float = 5.0):
         self.title, self.every_seconds = title, every_seconds
-        self.last = self.started = time.monotonic()
+        self.last = time.monotonic()
+        self.first: tuple[float, int] | None = None  # when this process's first step ended, and which it was
 
     def __enter__(self) -> Lines:
         return self
 
     def step(self, step: int, total: int, loss: float, accuracy: float, images_per_second: float) -> None:
         now = time.monotonic()
+        self.first = self.first or (now, step)  # a resumed training begins far from step 0
         if now - self.last < self.every_seconds:
             return
         self.last = now
-        left = (now - self.started) / max(step, 1) * (total - step)
+        left = (now - self.first[0]) / max(step - self.first[1], 1) * (total - step)
         self.say(
             f"step {step}/{total}  loss {loss:.3f}  accuracy {accuracy:.1%}"
             f"  {images_per_second:,.0f} images/s  {left:.0f} s left"
