@@ -252,7 +252,7 @@ def train(
         config = Run.open(out).config
     else:
         config = _config(preset, data, seed, settings, config_file)
-    if processes > 1 and not is_launched():
+    if processes > 1 and not is_launched(processes):
         raise typer.Exit(run_in_processes(processes, sys.argv[1:]))
     run = fit(config, out, resume=resume, device=device, tensorboard=tensorboard)
     if os.environ.get("RANK", "0") == "0":

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from vitreous.errors import ConfigError
 from vitreous.runs import Run
+from vitreous.train.launch import is_launched
 
 
 def train(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
@@ -29,6 +31,15 @@ def test_two_processes_share_one_training(tmp_path):
     run = Run.open(tmp_path / "runs" / "digits-vit")  # both ranks agreed on the folder that rank 0 made
     assert run.record["resolved"]["world_size"] == 2
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["digits-vit"]
+
+
+def test_processes_inside_another_launchers_job(monkeypatch):
+    assert not is_launched(2)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert is_launched(2)
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with pytest.raises(ConfigError, match=r"--processes 2 inside a job of 8 .*leave --processes out"):
+        is_launched(2)
 
 
 def test_a_mistake_is_told_once(tmp_path):

@@ -15,12 +15,20 @@ import tempfile
 import time
 from collections.abc import Iterator
 
+from vitreous.errors import ConfigError
+
 _GRACE_SECONDS = 10.0  # for the others to save or to notice, once one has ended
 
 
-def is_launched() -> bool:
-    """Whether this process is already one of several (ours or torchrun's)."""
-    return "WORLD_SIZE" in os.environ
+def is_launched(count: int) -> bool:
+    """Whether this process is already one of several (ours or torchrun's); `count` is what --processes asks for."""
+    launched = os.environ.get("WORLD_SIZE")
+    if launched not in (None, str(count)):
+        raise ConfigError(
+            f"--processes {count} inside a job of {launched} (WORLD_SIZE={launched}, set by torchrun or a scheduler):"
+            " leave --processes out there, or unset WORLD_SIZE"
+        )
+    return launched is not None
 
 
 def run_in_processes(count: int, arguments: list[str]) -> int:
