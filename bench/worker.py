@@ -30,7 +30,7 @@ class Candidate:
     peer: str
     config: dict[str, Any]  # of a ViTConfig
     weights: str  # the folder that peers.write_weights filled
-    mode: str = "eager"  # or compiled, or onnx
+    mode: str = "eager"  # or settled (eager, in a process that vitreous has settled), compiled, onnx
     threads: int | None = None  # None: what a user gets, all cores
 
 
@@ -102,7 +102,10 @@ class Orders:
 
         from vitreous import cpu
 
-        cpu.prepare(candidate.threads)  # denormals flushed for everyone: not what is compared here
+        if candidate.peer == "vitreous" or candidate.mode == "settled":
+            cpu.prepare(candidate.threads)  # as its commands do; a peer's user has torch as it comes
+        elif candidate.threads is not None:
+            torch.set_num_threads(candidate.threads)
         torch.manual_seed(0)
         self.candidate = candidate
         self.config = ViTConfig(**candidate.config)
