@@ -221,6 +221,9 @@ def train(
     weights: Annotated[
         str | None, typer.Option("--from", help="Fine-tune: a run, or a published checkpoint, to start from.")
     ] = None,
+    teacher: Annotated[
+        str | None, typer.Option(help="Distil: a run, or box:cnn, whose answers are a second label.")
+    ] = None,
     head_only: Annotated[bool, typer.Option("--head-only", help="Train the head alone (a linear probe).")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run named by -o.")] = False,
     threads: Annotated[int | None, typer.Option(help="CPU threads; left out: all cores.")] = None,
@@ -238,8 +241,11 @@ def train(
     flags = {"train.epochs": epochs, "train.budget_seconds": seconds, "train.threads": threads}
     settings = (settings or []) + [f"{key}={value}" for key, value in flags.items() if value is not None]
     settings += ["train.compile=true"] * compile_ + ["train.freeze=backbone"] * head_only
-    if weights is not None:
-        settings.append(f"start.weights={json.dumps(weights)}")
+    settings += [
+        f"{key}={json.dumps(run)}"
+        for key, run in {"start.weights": weights, "train.teacher": teacher}.items()
+        if run is not None
+    ]
     if resume:
         asked = {"the preset": preset, "--data": data, "--seed": seed, "--config": config_file, "settings": settings}
         given = [word for word, value in asked.items() if value not in (None, [])]
@@ -538,7 +544,7 @@ def export(
 ) -> None:
     """Take a model elsewhere: one checked ONNX file, or the drawing page with the model in the browser."""
     from vitreous.exporting import export_onnx, export_page
-    from vitreous.runs import BOX, Run, open_run
+    from vitreous.runs import Run, open_run
 
     if to == "onnx":
         if runs is not None and len(runs) > 1:
@@ -551,7 +557,7 @@ def export(
             f" logits within {checked.max_difference:.1e}"
         )
     elif to == "page":
-        chosen = [Run.open(run) for run in runs] if runs else [Run.open(BOX / name) for name in ("vit", "cnn")]
+        chosen = [Run.open(run) for run in runs] if runs else [Run.open(name) for name in ("box:vit", "box:cnn")]
         page = export_page(chosen, out)
         print(
             f"{page.folder}: {len(page.files)} files, {page.bytes / 1e6:.1f} MB; serve it from any static host, as in"

@@ -270,6 +270,9 @@ class TrainConfig(_Frozen):
     final_lr: Fraction = 0.0  # where the schedule ends, as a share of the peak
     label_smoothing: Fraction = 0.0
     loss: Literal["cross-entropy", "nll"] = "cross-entropy"  # nll: for models that return log-probabilities
+    teacher: str | None = None  # distillation: a run, or box:cnn; its answers to the same images are a second label
+    teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5  # its share of the loss
+    teacher_temperature: Annotated[float, Field(gt=0)] = 2.0  # of both sides' answers
     clip_norm: NonNegative = 0.0  # 0: none
     ema_decay: Fraction = 0.0  # 0: none; else the averaged weights are the ones evaluated and kept
     eval_batch_size: Positive = 500

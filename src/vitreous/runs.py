@@ -119,7 +119,9 @@ class Run:
 
     @classmethod
     def open(cls, path: Path | str) -> Run:
-        path = Path(path)
+        """The run of that folder; `box:vit` and `box:cnn` are those that come with the package."""
+        in_box = re.fullmatch(r"box:(\w+)", str(path))
+        path = BOX / in_box[1] if in_box else Path(path)
         if not path.is_dir():
             raise RunError(f"there is no run folder {str(path)!r}; `vitreous train PRESET -o {path}` makes one")
         return cls(path, _read_record(path / CONFIG))
@@ -312,4 +314,4 @@ BOX = Path(__file__).parent / "box"  # the models that come with the package, as
 
 def open_run(path: Path | str | None) -> Run:
     """The run of that folder; None: the ViT in the box."""
-    return Run.open(BOX / "vit" if path is None else path)
+    return Run.open("box:vit" if path is None else path)

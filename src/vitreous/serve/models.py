@@ -57,7 +57,7 @@ class ServedModel:
 
 def box_runs() -> list[Run]:
     """The models in the box, ViT and CNN."""
-    return [Run.open(BOX / name) for name in ("vit", "cnn")]
+    return [Run.open(name) for name in ("box:vit", "box:cnn")]
 
 
 def export_for_serving(runs: Sequence[Run]) -> None:

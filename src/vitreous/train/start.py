@@ -19,6 +19,7 @@ from vitreous.preprocess import Preprocessing
 from vitreous.runs import Run, is_run, new_run_path
 from vitreous.train import distributed
 from vitreous.train.step import Stepper, Weights
+from vitreous.train.teacher import Teacher
 
 
 def fit_to_data(config: Config, dataset: Dataset) -> Config:
@@ -41,6 +42,10 @@ def open_or_create(
         dataset = load_dataset(run.config.data)
         if dataset.checksums != run.record["data"]["checksums"]:
             raise RunError(f"the data {dataset.name!r} changed since {str(run.path)!r} was started; train a new run")
+        if _teacher(run.config, dataset) != run.record["resolved"].get("teacher"):
+            raise RunError(
+                f"the teacher {run.config.train.teacher!r} changed since {str(run.path)!r} was started; train a new run"
+            )
         weights = starting_weights(run.config, dataset)[1].tensors if run.config.start.weights else None
         return run, dataset, weights
     if not config.data.name:
@@ -117,6 +122,7 @@ def _resolve(
         "steps": steps,
         "steps_per_epoch": plan.steps_per_epoch,
         "compile": train.compile,
+        "teacher": _teacher(config, dataset),
         "hardware": cpu.hardware(),
     }
     if train.budget_seconds is not None:
@@ -124,6 +130,11 @@ def _resolve(
         resolved["steps"] = group.broadcast(max(1, int(train.budget_seconds / seconds)))
         resolved["seconds_per_step"] = seconds
     return resolved
+
+
+def _teacher(config: Config, dataset: Dataset) -> dict[str, str] | None:
+    """Which weights teach, so that a resumed training has the same teacher; None: only the labels do."""
+    return Teacher(config.train.teacher, dataset).fingerprint if config.train.teacher else None
 
 
 def _pick_device(device: str) -> str:

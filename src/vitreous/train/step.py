@@ -20,6 +20,7 @@ from vitreous.models import ViT, build
 from vitreous.preprocess import Preprocessing
 from vitreous.train import distributed
 from vitreous.train.optim import AveragedWeights, lr_factor, make_optimizers
+from vitreous.train.teacher import Teacher, loss_beside_the_teacher
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
 
@@ -48,6 +49,7 @@ class Stepper:
             self.model.load_state_dict(weights)
         if train.freeze == "backbone":
             _freeze_all_but_the_head(self.model)
+        self.teacher = Teacher(train.teacher, dataset).to(self.device, self.dtype) if train.teacher else None
         self.optimizers = make_optimizers(self.model, train)
         self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
         self.averaged: AveragedWeights | None = None
@@ -66,7 +68,8 @@ class Stepper:
     def step(self, step: int, epoch: int, indices: Tensor) -> tuple[float, int]:
         """One optimizer step on these images; (loss, how many were answered rightly), both on this rank."""
         train = self.config.train
-        images, labels = self.batch(epoch, indices)
+        pixels, labels = self.batch(epoch, indices)
+        images = self.preprocessing.to_input(pixels).to(self.device, self.dtype)
         self.model.train()
         with torch.autocast(self.device.type, torch.bfloat16, enabled=train.precision == "bfloat16"):
             logits = self.forward(images)
@@ -75,6 +78,10 @@ class Stepper:
             else:
                 loss = F.cross_entropy(logits.float() if train.precision == "bfloat16" else logits, labels,
                                        label_smoothing=train.label_smoothing)  # fmt: skip
+            if self.teacher is not None:
+                share, temperature = train.teacher_weight, train.teacher_temperature
+                taught = self.teacher.probabilities(pixels, temperature)
+                loss = (1 - share) * loss + share * loss_beside_the_teacher(logits, taught, temperature)
         value = loss.item()
         self._set_lr(lr_factor(step, self.resolved["steps"], train))
         if not torch.isfinite(loss):
@@ -91,13 +98,12 @@ class Stepper:
         return value, int((logits.argmax(dim=1) == labels).sum())
 
     def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Augmented, normalised images (B, C, H, W) and labels (B,)."""
+        """Augmented images before normalisation, (B, C, H, W), and labels (B,)."""
         train = self.dataset.train
         pixels = train.images[indices]
         if self.config.data.augment != type(self.config.data.augment)():
             pixels = augment(pixels.float() / 255, indices, self.config.data.augment, self.config.seed, epoch)
-        images = self.preprocessing.to_input(pixels)
-        return images.to(self.device, self.dtype), train.labels[indices].to(self.device)
+        return pixels, train.labels[indices].to(self.device)
 
     def _set_lr(self, factor: float) -> None:
         for optimizer, peaks in zip(self.optimizers, self.peak_lrs, strict=True):
