@@ -66,7 +66,7 @@ def passes(geometry: Geometry) -> dict[str, Callable[[bool], Callable[[], object
         def call() -> object:
             attention.fused = fused
             with torch.inference_mode():
-                return attention(x)
+                return attention(x.detach())  # as in inference: nothing wants gradients
 
         return call
 

@@ -133,8 +133,8 @@ class Report:
         low, middle, high = min(self.gflops), median(self.gflops), max(self.gflops)
         return (
             f"{cpu.hardware()}, {self.threads} thread{'s' * (self.threads != 1)}, {date.today().isoformat()};"
-            f" fp32 matrix products {middle:.0f} GFLOP/s (median of {len(self.gflops)} in the same run, {low:.0f} to"
-            f" {high:.0f}); {versions()}; {time.perf_counter() - self.started:.0f} s in all"
+            f" fp32 matrix products {middle:.0f} GFLOP/s (median of {len(self.gflops)} beside the work, {low:.0f} to"
+            f" {high:.0f}); {versions()}; {time.perf_counter() - self.started:.0f} s for this report"
         )
 
     def as_json(self) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
     python bench/recipes.py [RECIPE …] [--seeds N] [--runs runs/recipes] [--json FILE] [--docs]
 
-Recipes and seeds take turns. A training that is already done in `--runs` counts as it is; one that was stopped goes on
-where it was, so that this command may be stopped and started again at any time. Beside each training the machine's
-fp32 matrix-product rate is measured, before and after: the seconds are also given for a machine of 220 GFLOP/s. The
-test set is read once a training, by its last averaged weights; nothing is chosen by it.
+Recipes and seeds take turns. A training that is already done in `--runs`, with the settings the preset has now, counts
+as it is; one that was stopped goes on where it was, so that this command may be stopped and started again at any time.
+Beside each training the machine's fp32 matrix-product rate is measured, before and after, with as many threads: the
+seconds are also given for a machine of 220 GFLOP/s. The test set is read once a training, by its last averaged weights;
+docs/log.md says where a recipe was changed after such a figure had been seen.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from common import Column, Report, Table, parser
 
 from vitreous import cpu
 from vitreous.config import ModelConfig, ViTConfig
+from vitreous.experiments import same_training
 from vitreous.models.shapes import count_flops, count_parameters_of
 from vitreous.presets import preset
 from vitreous.runs import Run
@@ -56,9 +59,11 @@ COLUMNS = (
     Column("accuracy", "test accuracy, mean", "{:.2%}"),
     Column("spread", "± std", "{:.2%}"),
     Column("goal", "must reach"),
+    Column("threads", "threads"),
     Column("seconds", "s of training", "{:.0f}"),
     Column("gflops", "GFLOP/s", "{:.0f}"),
     Column("scaled_seconds", f"s at {YARDSTICK:.0f} GFLOP/s", "{:.0f}"),
+    Column("dates", "trained on"),
 )
 
 
@@ -73,13 +78,19 @@ def block_share(model: ModelConfig) -> float | None:
 def train(recipe: str, seed: int, folder: Path, threads: int | None) -> Path:
     """Train it, go on with it, or find it done; the yardstick's readings stand beside its folder."""
     path, readings = folder / f"{recipe}-seed{seed}", folder / f"{recipe}-seed{seed}.gflops.json"
-    if path.exists() and Run.open(path).is_done:
-        return path
     command = [sys.executable, "-m", "vitreous", "train"]
     if path.exists():
+        run = Run.open(path)
+        config = run.config.replace(train=run.config.train.replace(threads=None))
+        if not same_training(config, preset(recipe).replace(seed=seed)):
+            raise SystemExit(f"{path} was trained with other settings than {recipe} has now: remove it, or name --runs")
+        if run.is_done:
+            return path
         command.append("--resume")
+        threads = run.record["resolved"]["threads"]
     else:
         command += [recipe, "--seed", str(seed), *(["--threads", str(threads)] if threads else [])]
+    torch.set_num_threads(threads or cpu.default_threads())
     folder.mkdir(parents=True, exist_ok=True)
     gflops = json.loads(readings.read_text()) if readings.exists() else []
     for moment in ("before", "after"):
@@ -90,13 +101,21 @@ def train(recipe: str, seed: int, folder: Path, threads: int | None) -> Path:
     return path
 
 
+def readings_of(path: Path) -> list[float]:
+    file = path.with_name(f"{path.name}.gflops.json")
+    if not file.is_file():
+        raise SystemExit(f"{path} was not trained by this command ({file.name} is missing): remove it, or name --runs")
+    return json.loads(file.read_text())
+
+
 def row_of(recipe: str, paths: list[Path]) -> dict[str, Any]:
     runs = [Run.open(path) for path in paths]
     results = [run.record["results"]["test"] for run in runs]
     accuracies = [one["accuracy"] for one in results]
-    readings = [statistics.median(json.loads(path.with_suffix(".gflops.json").read_text())) for path in paths]
+    readings = [statistics.median(readings_of(path)) for path in paths]
     seconds = [one["train_seconds"] for one in results]
     scaled = [one * reading / YARDSTICK for one, reading in zip(seconds, readings, strict=True)]
+    dates = sorted({run.record["created"][:10] for run in runs})
     goal, model = GOALS.get(recipe), runs[0].config.model
     must = "–"
     if goal is not None:
@@ -107,6 +126,8 @@ def row_of(recipe: str, paths: list[Path]) -> dict[str, Any]:
         "seeds": len(runs), "accuracy": statistics.mean(accuracies), "accuracies": accuracies, "goal": must,
         "spread": statistics.stdev(accuracies) if len(runs) > 1 else None, "seconds": statistics.mean(seconds),
         "gflops": statistics.mean(readings), "scaled_seconds": statistics.mean(scaled),
+        "threads": ", ".join(sorted({str(run.record["resolved"]["threads"]) for run in runs})),
+        "dates": dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
     }  # fmt: skip
 
 
@@ -127,14 +148,13 @@ def main() -> None:
             train(recipe, told.only_seed, told.runs, told.threads)
         return
     report = Report("recipes", "What the recipes reach")
-    report.measure_peak()
     seeds = {recipe: told.seeds or GOALS.get(recipe, Goal(1, 0)).seeds for recipe in recipes}
     paths: dict[str, list[Path]] = {recipe: [] for recipe in recipes}
     for seed in range(max(seeds.values())):
         for recipe in recipes:
             if seed < seeds[recipe]:
                 paths[recipe].append(train(recipe, seed, told.runs, told.threads))
-    report.measure_peak()
+    report.gflops = [reading for name in recipes for path in paths[name] for reading in readings_of(path)]
     report.tables.append(Table("test accuracy over seeds", COLUMNS, [row_of(name, paths[name]) for name in recipes]))
     report.notes.append(
         "Every test accuracy: "

@@ -129,7 +129,7 @@ def measure_data(sizes: Sequence[int], report: Report) -> list[Row]:
         report.measure_peak()
         rows.append(
             {"key": "images", "axis": "images (one epoch)", "value": size, "tokens": 17,
-             "milliseconds": results["train_seconds"] * 1e3, "spread": None, "memory_mb": usage.ru_maxrss / 1e3}
+             "milliseconds": results["train_seconds"] * 1e3, "spread": None, "memory_mb": usage.ru_maxrss * 1024 / 1e6}
         )  # fmt: skip
     return rows
 

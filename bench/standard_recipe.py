@@ -99,14 +99,18 @@ class Training:
         return self.step >= self.total_steps
 
     def train(self, val: DataLoader[tuple[Tensor, int]], give_up_after: float = math.inf) -> None:
-        """Until the target, the schedule's end, or the moment another learning rate needed no longer."""
+        """Until the target, the schedule's end, or the moment another learning rate needed no longer; with a budget
+        of seconds, always until its end."""
         self.start = time.perf_counter()
-        while not self.is_over and self.seconds_to_target is None and self.elapsed_seconds < give_up_after:
+        while not self.is_over and (self.told.seconds or self._is_in_the_race(give_up_after)):
             self.epoch()
             self.val_accuracy = accuracy(self.model, val)
-            if self.val_accuracy >= self.told.target:
+            if self.val_accuracy >= self.told.target and self.seconds_to_target is None:
                 self.seconds_to_target = self.elapsed_seconds
         self.train_seconds = self.elapsed_seconds
+
+    def _is_in_the_race(self, give_up_after: float) -> bool:
+        return self.seconds_to_target is None and self.elapsed_seconds < give_up_after
 
     @property
     def merit(self) -> tuple[float, float]:

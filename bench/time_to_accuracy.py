@@ -89,8 +89,7 @@ def train_preset(name: str, seed: int, setting: Setting) -> Outcome:
 
 def train_standard(seed: int, setting: Setting) -> Outcome:
     script = str(Path(__file__).with_name("standard_recipe.py"))
-    target = 2.0 if setting.seconds else setting.target  # with a budget it trains its time
-    command = [sys.executable, script, "--data", setting.data, "--target", str(target), "--seed", str(seed)]
+    command = [sys.executable, script, "--data", setting.data, "--target", str(setting.target), "--seed", str(seed)]
     command += ["--lr", *map(str, setting.learning_rates)]
     command += ["--seconds", str(setting.seconds)] if setting.seconds else ["--epochs", str(STANDARD_EPOCHS)]
     found = json.loads(_run(command).splitlines()[-1])

@@ -249,3 +249,10 @@ def test_a_patch_may_be_set_before_the_data_tell_the_image_size() -> None:
     with pytest.raises(ConfigError, match="does not divide"):
         config.model.check_geometry()
     config.model.replace(image_size=32).check_geometry()
+
+
+def test_nll_is_refused_where_it_would_train_to_nothing():
+    with pytest.raises(ConfigError, match=r"train.loss='nll' is for models that return log-probabilities"):
+        override(preset("vit"), ["train.loss=nll"])
+    with pytest.raises(ConfigError, match=r"label_smoothing has no effect with train.loss='nll'"):
+        override(preset("post-cnn"), ["train.label_smoothing=0.1"])

@@ -1,15 +1,21 @@
 """Run folders: what is missing, newer or edited gives a sentence; nothing partial is ever believed."""
 
+import errno
 import json
 
+import numpy as np
 import pytest
 import torch
 
 from vitreous.config import override
-from vitreous.errors import ConfigError, RunError
+from vitreous.data.datasets import load_dataset
+from vitreous.errors import ConfigError, DataError, RunError
+from vitreous.experiments import same_training
+from vitreous.prediction import evaluate_run
 from vitreous.presets import preset
 from vitreous.runs import ResumePoint, Run, free_folder, new_run_path
 from vitreous.train.loop import fit
+from vitreous.train.start import fit_to_data
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +183,43 @@ def test_names_of_new_folders(tmp_path):
     (tmp_path / "a").mkdir()
     (tmp_path / "a-2").mkdir()
     assert free_folder(tmp_path / "a") == tmp_path / "a-3"
+
+
+def test_a_full_disk_is_a_sentence(copy, monkeypatch):
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = Run.open(copy)
+    model = run.load_model()
+    monkeypatch.setattr("vitreous.runs.atomic_write_bytes", full)
+    for write in (lambda: run.save_resume_point(ResumePoint(3, {}, {})), lambda: run.finish(model, {})):
+        with pytest.raises(RunError, match=r"cannot write to .*: No space left on device; make room, then go on with"):
+            write()
+
+
+def test_the_models_in_the_box_have_names():
+    assert Run.open("box:cnn").config.model.kind == "cnn"
+    with pytest.raises(RunError, match="there is no model 'nope' in the box; choose from cnn, vit"):
+        Run.open("box:nope")
+
+
+def test_changed_data_are_not_evaluated(tmp_path):
+    """The split goes by the images' places: with five fewer, what was trained on would be tested on."""
+    images = np.random.default_rng(0).integers(0, 256, (300, 28, 28), dtype=np.uint8)
+    labels = np.arange(300) % 3
+    np.savez(tmp_path / "data.npz", images=images, labels=labels)
+    config = override(preset("vit"), [f"data.name={tmp_path}/data.npz", "model.depth=1", "train.epochs=1"])
+    run = fit(config, tmp_path / "run", progress=False)
+    assert evaluate_run(run).count == 60
+    np.savez(tmp_path / "data.npz", images=images[5:], labels=labels[5:])
+    with pytest.raises(DataError, match=r"data.npz' changed since .* its test split may hold images it has learned"):
+        evaluate_run(run)
+
+
+def test_other_settings_are_another_training():
+    asked = override(preset("vit"), ["data.name=digits"])
+    done = fit_to_data(asked, load_dataset(asked.data))
+    assert same_training(done, asked)
+    for other in ("model.depth=6", "train.epochs=3", "data.augment.shift=0"):
+        assert not same_training(done, override(asked, [other])), other
+    assert not same_training(done, override(preset("cnn"), ["data.name=digits"]))

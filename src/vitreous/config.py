@@ -261,7 +261,9 @@ class TrainConfig(_Frozen):
     batch_size: Positive = 128
     optimizer: Literal["adamw", "sgd", "muon"] = "adamw"
     lr: Annotated[float, Field(gt=0)] = 1e-3
-    muon_lr: Annotated[float, Field(gt=0)] = 0.02  # for the block matrices; `lr` then serves AdamW on the rest
+    muon_lr: Annotated[float, Field(gt=0)] = (
+        0.02  # for matrices and kernels inside the network; `lr` serves AdamW on the rest
+    )
     weight_decay: NonNegative = 0.05
     momentum: Fraction = 0.9  # SGD's and Muon's
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
@@ -305,6 +307,17 @@ class Config(_Frozen):
     train: TrainConfig = TrainConfig()
     start: StartConfig = StartConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+    @model_validator(mode="after")
+    def _nll_is_for_log_probabilities(self) -> Config:
+        if self.train.loss == "nll" and not self.model.kind.startswith("post-"):
+            raise ValueError(
+                f"train.loss='nll' is for models that return log-probabilities, the posts'; {self.model.kind!r} returns"
+                " logits: leave train.loss at 'cross-entropy'"
+            )
+        if self.train.loss == "nll" and self.train.label_smoothing:
+            raise ValueError("train.label_smoothing has no effect with train.loss='nll': set it to 0")
+        return self
 
 
 # --- overrides ---------------------------------------------------------------------------------------------

@@ -148,12 +148,20 @@ def _new_folder(chosen: Sequence[Config | Run]) -> Path:
     return free_folder(Path("runs") / f"compare-{names}")
 
 
+def same_training(done: Config, asked: Config) -> bool:
+    """Whether a run was configured as asked; what the data and the starting weights settle is taken from the run."""
+    if done.model.kind != asked.model.kind:
+        return False
+    settled = {name: getattr(done.model, name) for name in ("image_size", "channels", "num_classes")}
+    model = done.model if asked.start.weights else asked.model.replace(**settled)
+    return asked.replace(model=model) == done
+
+
 def train_or_reuse(config: Config, path: Path, device: str, progress: bool) -> Run:
     """Trained now; a comparison that was interrupted goes on where it stopped."""
     if (path / CONFIG).exists():
         run = Run.open(path)
-        same = run.config.replace(model=config.model) == config and run.config.model.kind == config.model.kind
-        if not same:
+        if not same_training(run.config, config):
             raise RunError(f"{str(path)!r} holds a run with other settings: name another folder with -o")
         return run if run.is_done else fit(config, path, resume=True, device=device, progress=progress)
     return fit(config, path, device=device, progress=progress)

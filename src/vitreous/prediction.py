@@ -92,6 +92,11 @@ def evaluate_run(
     if not chosen.name:
         raise DataError(f"{str(run.path)!r} was converted and has no data of its own: name some with --data")
     dataset = load_dataset(chosen)
+    if data is None and dataset.checksums != run.record["data"].get("checksums", dataset.checksums):
+        raise DataError(
+            f"the data {dataset.name!r} changed since {str(run.path)!r} was trained, so its {split_name} split may hold"
+            " images it has learned; restore the data, or train a new run"
+        )
     if dataset.num_classes != len(run.class_names):
         raise DataError(
             f"{dataset.name} has {dataset.num_classes} classes and the model answers with {len(run.class_names)}:"

@@ -6,13 +6,14 @@ not at all; nothing is unpickled.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
 import platform
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,8 +121,7 @@ class Run:
     @classmethod
     def open(cls, path: Path | str) -> Run:
         """The run of that folder; `box:vit` and `box:cnn` are those that come with the package."""
-        in_box = re.fullmatch(r"box:(\w+)", str(path))
-        path = BOX / in_box[1] if in_box else Path(path)
+        path = in_the_box(str(path)) or Path(path)
         if not path.is_dir():
             raise RunError(f"there is no run folder {str(path)!r}; `vitreous train PRESET -o {path}` makes one")
         return cls(path, _read_record(path / CONFIG))
@@ -133,6 +133,10 @@ class Run:
     def is_done(self) -> bool:
         return self.record["status"] == "done"
 
+    @property
+    def has_resume_point(self) -> bool:
+        return any((self.path / RESUME).glob("step-*.json"))
+
     # --- weights -------------------------------------------------------------------------------------------
 
     def finish(self, model: nn.Module, results: Mapping[str, Any]) -> None:
@@ -140,10 +144,23 @@ class Run:
         from safetensors.torch import save
 
         data = save({name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()})
-        atomic_write_bytes(self.path / WEIGHTS, data)
-        self.record.update(status="done", results=dict(results), weights={"sha256": hashlib.sha256(data).hexdigest()})
-        self.write_record()
+        with self._writing():
+            atomic_write_bytes(self.path / WEIGHTS, data)
+            weights = {"sha256": hashlib.sha256(data).hexdigest()}
+            self.record.update(status="done", results=dict(results), weights=weights)
+            self.write_record()
         shutil.rmtree(self.path / RESUME, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A full disk, or a folder that went away, is told in a sentence; the checkpoints before it stay."""
+        try:
+            yield
+        except OSError as error:
+            raise RunError(
+                f"cannot write to {str(self.path)!r}: {error.strerror or error}; make room, then go on with"
+                f" `vitreous train --resume -o {self.path}`"
+            ) from None
 
     def load_model(self) -> nn.Module:
         """The trained model, in eval mode."""
@@ -180,7 +197,7 @@ class Run:
 
     def log(self, **values: Any) -> None:
         """One line of metrics.jsonl."""
-        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+        with self._writing(), (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -204,7 +221,6 @@ class Run:
         from safetensors.torch import save
 
         folder = self.path / RESUME
-        folder.mkdir(exist_ok=True)
         stem = f"step-{point.step:09d}"
         data = save({name: tensor.detach().cpu().contiguous() for name, tensor in point.tensors.items()})
         metrics = self.path / METRICS
@@ -214,8 +230,10 @@ class Run:
             "sha256": hashlib.sha256(data).hexdigest(),
             "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
         }
-        atomic_write_bytes(folder / f"{stem}.safetensors", data)
-        atomic_write_text(folder / f"{stem}.json", json.dumps(facts))
+        with self._writing():
+            folder.mkdir(exist_ok=True)
+            atomic_write_bytes(folder / f"{stem}.safetensors", data)
+            atomic_write_text(folder / f"{stem}.json", json.dumps(facts))
         for old in sorted(folder.glob("step-*.json"))[:-_KEPT_RESUME_POINTS]:
             old.unlink()
             old.with_suffix(".safetensors").unlink(missing_ok=True)
@@ -310,6 +328,16 @@ def is_run(path: Path | str) -> bool:
 
 
 BOX = Path(__file__).parent / "box"  # the models that come with the package, as small runs
+
+
+def in_the_box(name: str) -> Path | None:
+    """The folder of `box:vit` or `box:cnn`; None: another kind of name."""
+    if not name.startswith("box:"):
+        return None
+    boxed = sorted(path.parent.name for path in BOX.glob(f"*/{CONFIG}"))
+    if name.removeprefix("box:") not in boxed:
+        raise RunError(f"there is no model {name.removeprefix('box:')!r} in the box; choose from {', '.join(boxed)}")
+    return BOX / name.removeprefix("box:")
 
 
 def open_run(path: Path | str | None) -> Run:

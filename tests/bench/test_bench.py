@@ -114,6 +114,6 @@ def test_exponents() -> None:
 def test_every_axis_is_a_model() -> None:
     for axis in scaling.AXES:
         for value in axis.values:
-            config = axis.config(value)
+            config = axis.config(value).check_geometry()
             if axis.key == "tokens":
                 assert config.num_tokens == value

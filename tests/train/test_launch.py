@@ -72,3 +72,21 @@ def test_stopping_saves_on_all_ranks_and_resumes(tmp_path, number, code):
     assert "resume with --processes 2" in alone.communicate(timeout=120)[1]
     steps = [json.loads(path.read_text())["step"] for path in (tmp_path / "run" / "resume").glob("step-*.json")]
     assert max(steps) > 0
+
+
+def test_two_ranks_go_on_where_they_stopped(tmp_path):
+    """Stopped and resumed: the same bits as a training that was never stopped."""
+    settings = ("--epochs", "12", "--processes", "2", "--set", "train.checkpoint_seconds=0.2")
+    whole = train("vit", "--data", "digits", "-o", "whole", *settings, cwd=tmp_path)
+    whole.communicate(timeout=240)
+    stopped = train("vit", "--data", "digits", "-o", "run", *settings, cwd=tmp_path)
+    while not list((tmp_path / "run" / "resume").glob("step-*.json")):
+        assert stopped.poll() is None, "it was to be stopped before its end"
+        time.sleep(0.02)
+    stopped.send_signal(signal.SIGTERM)
+    stopped.communicate(timeout=120)
+    assert stopped.returncode == 143
+    resumed = train("--resume", "-o", "run", "--processes", "2", cwd=tmp_path)
+    _, errors = resumed.communicate(timeout=240)
+    assert resumed.returncode == 0, errors
+    assert Run.open(tmp_path / "run").record["weights"] == Run.open(tmp_path / "whole").record["weights"]

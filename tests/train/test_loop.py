@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,10 +17,14 @@ from safetensors.torch import load_file
 from vitreous.config import Config, override
 from vitreous.data.datasets import load_dataset
 from vitreous.errors import CheckpointError, ConfigError, RunError
+from vitreous.preprocess import Preprocessing
 from vitreous.presets import preset
 from vitreous.runs import Run
-from vitreous.train.loop import fit
+from vitreous.train import distributed, start
+from vitreous.train.loop import Trainer, fit
 from vitreous.train.progress import Lines
+from vitreous.train.start import fit_to_data
+from vitreous.train.step import Stepper
 
 TIME_FIELDS = {"elapsed_seconds", "images_per_second"}
 
@@ -140,10 +146,11 @@ def test_an_infinite_loss_stops_before_the_step(tmp_path):
                    "train.ema_decay=0", "train.momentum=0")  # fmt: skip
     with pytest.raises(RunError, match=r"the loss became (nan|inf) at step \d+ \(learning rate 1e\+12\)") as caught:
         fit(config, tmp_path / "run", progress=False)
-    assert "the last good checkpoint is step" in str(caught.value)
+    assert "train a new run with a lower train.lr" in str(caught.value)
+    stopped_at = int(re.findall(r"at step (\d+)", str(caught.value))[0])
     checkpoint = Run.open(tmp_path / "run").rewind()
     assert checkpoint is not None
-    assert checkpoint.step >= 1
+    assert checkpoint.step == stopped_at, "the step that failed changed nothing"
 
 
 def test_a_budget_becomes_steps_before_the_first_step(tmp_path):
@@ -151,6 +158,45 @@ def test_a_budget_becomes_steps_before_the_first_step(tmp_path):
     resolved = run.record["resolved"]
     assert resolved["steps"] == max(1, int(2 / resolved["seconds_per_step"]))
     assert run.metrics()[-1]["step"] == resolved["steps"]
+
+
+def test_a_budget_is_measured_on_a_ranks_share(monkeypatch):
+    """Two ranks share a batch: what is timed is half of it, or half of the time would be left over."""
+    sizes = []
+    monkeypatch.setattr(Stepper, "step", lambda self, step, epoch, indices: sizes.append(len(indices)) or (0.0, 0))
+    config = small("train.budget_seconds=2", "train.batch_size=64")
+    dataset = load_dataset(config.data)
+    group = SimpleNamespace(rank=1, world_size=2, local_world_size=2, broadcast=lambda value: value)
+    start._resolve(fit_to_data(config, dataset), dataset, Preprocessing.for_dataset(dataset), "cpu", group)
+    assert set(sizes) == {32}
+
+
+def test_a_budget_with_a_learning_rate_that_explodes_is_told(tmp_path):
+    settings = ("train.optimizer=sgd", "train.lr=1e12", "train.warmup_fraction=0", "train.budget_seconds=2")
+    with pytest.raises(ConfigError, match=r"the loss became (nan|inf) within \d+ steps: lower train.lr"):
+        fit(small(*settings), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_rate_of_a_resumed_window_counts_the_time_before(tmp_path, monkeypatch):
+    """Half a window's images from before the stop, and its seconds too."""
+    run = fit(small("train.epochs=1", "train.log_every=1000"), tmp_path / "first", progress=False)
+    before = {}
+
+    def stop_and_save(trainer: Trainer, done: int) -> None:
+        before["seconds"] = time.perf_counter() - trainer.window.started
+        save(trainer, done)
+        raise KeyboardInterrupt
+
+    save = Trainer._save
+    with monkeypatch.context() as patched:
+        patched.setattr(Trainer, "_save", stop_and_save)
+        config = run.config.replace(train=run.config.train.replace(checkpoint_seconds=0.0))
+        with pytest.raises(KeyboardInterrupt):
+            fit(config, tmp_path / "run", progress=False)
+    resumed = Trainer(Run.open(tmp_path / "run"), load_dataset(run.config.data), distributed.Group())
+    resumed._restore()
+    assert time.perf_counter() - resumed.window.started >= before["seconds"] > 0
 
 
 def test_validation_is_cut_from_training_and_the_test_set_is_read_once(tmp_path):

@@ -60,6 +60,11 @@ def load_dataset(config: DataConfig) -> Dataset:
     _check_classes(config.name, loaded)
     notes = list(loaded.notes)
     train, val, test = _cut(config, loaded, notes)
+    if not len(test):
+        raise DataError(
+            f"{config.name}: {len(train)} images are too few for a test set of {TEST_FRACTION:.0%} of each class; add"
+            " images, or a test set of its own"
+        )
     duplicates = 0 if config.name in KNOWN else len(duplicates_between(train, test))
     if duplicates:
         notes.append(

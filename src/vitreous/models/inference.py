@@ -34,7 +34,7 @@ def answer(model: nn.Module, images: Tensor) -> Tensor:
 
 def _embed(model: ViT, images: Tensor) -> Tensor:
     """`model.embed(images)`; one image's patches are cut and multiplied in a third of its convolution's time."""
-    if model.stem is not None or len(images) > 1:
+    if model.stem is not None or len(images) != 1:
         return model.embed(images)
     projection = model.patch_embed.proj
     patches = cut_patches(model._fit(images), model.patch_embed.patch_size)

@@ -34,8 +34,7 @@ class Group:
         return nn.parallel.DistributedDataParallel(model)
 
     def barrier(self) -> None:
-        if self.world_size > 1:
-            dist.barrier()
+        self.sum([0.0])  # on the CPU, whatever the gradients travel by
 
     def sum(self, values: list[float]) -> list[float]:
         if self.world_size == 1:
@@ -79,7 +78,11 @@ def group() -> Iterator[Group]:
     if world_size == 1:
         yield Group()
         return
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+    if torch.cuda.is_available():  # counts and metrics are exchanged on the CPU, gradients where they are
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+        dist.init_process_group("cpu:gloo,cuda:nccl")
+    else:
+        dist.init_process_group("gloo")
     try:
         yield Group(dist.get_rank(), world_size, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
     finally:

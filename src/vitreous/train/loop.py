@@ -113,9 +113,9 @@ class Trainer:
 
     def train(self, show: Reporter, board: Any) -> None:
         total = self.resolved["steps"]
+        self.window = _Window()
         start = self._restore()
         self.started = self.checkpointed = time.perf_counter()
-        self.window.started = self.started
         with _signals() as signals:
             for step, epoch, indices in self.plan.steps(start, total):
                 loss, correct = self._guarded_step(step, epoch, indices)
@@ -141,13 +141,9 @@ class Trainer:
         try:
             return self.stepper.step(step, epoch, indices)
         except FloatingPointError as error:
-            saved = sorted((self.run.path / "resume").glob("step-*.json"))
-            last = (
-                f"the last good checkpoint is step {int(saved[-1].stem[5:])}" if saved else "there is no checkpoint yet"
-            )
             raise RunError(
-                f"the loss became {error} at step {step} (learning rate {self.stepper.lr:.3g}); the weights were not"
-                f" changed by it, and {last} in {str(self.run.path)!r}: lower train.lr, or set train.clip_norm=1"
+                f"the loss became {error} at step {step} (learning rate {self.stepper.lr:.3g}), so"
+                f" {str(self.run.path)!r} cannot go on: train a new run with a lower train.lr, or train.clip_norm=1"
             ) from None
 
     def _log_window(self, done: int, show: Reporter, board: Any) -> None:
@@ -194,7 +190,9 @@ class Trainer:
     # --- saving and restoring ------------------------------------------------------------------------------
 
     def _save(self, done: int) -> None:
-        generators = self.group.gather(torch.get_rng_state()[None])  # one row a rank
+        generators = {"generators": self.group.gather(torch.get_rng_state()[None])}  # one row a rank
+        if self.stepper.device.type == "cuda":
+            generators["cuda_generators"] = self.group.gather(torch.cuda.get_rng_state()[None])
         window = self.group.sum([self.window.loss, self.window.correct, self.window.images])
         if self.group.is_main:
             tensors = {f"model.{name}": value for name, value in self.stepper.model.state_dict().items()}
@@ -202,11 +200,16 @@ class Trainer:
                 kept = self.stepper.averaged.averaged.state_dict()
                 tensors |= {f"averaged.{name}": value for name, value in kept.items()}
             tensors |= self._optimizer_tensors()
-            tensors["generators"] = generators
+            tensors |= generators
             # two names may share one tensor; safetensors wants each stored once
             copies = {name: value.clone() for name, value in tensors.items()}
-            facts = {"elapsed_seconds": self.elapsed_seconds, "window": window}
+            facts = {
+                "elapsed_seconds": self.elapsed_seconds,
+                "window": window,
+                "window_seconds": time.perf_counter() - self.window.started,
+            }
             self.run.save_resume_point(ResumePoint(done, copies, facts))
+        self.group.barrier()  # nobody says "saved", or ends and takes the others along, before it is
         self.checkpointed = time.perf_counter()
 
     def _restore(self) -> int:
@@ -223,9 +226,12 @@ class Trainer:
             self.stepper.averaged.averaged.load_state_dict(_with_prefix(tensors, "averaged."))
         self._restore_optimizers(tensors)
         torch.set_rng_state(tensors["generators"][self.group.rank].clone())
+        if self.stepper.device.type == "cuda":
+            torch.cuda.set_rng_state(tensors["cuda_generators"][self.group.rank].clone())
         self.elapsed_before = point.facts["elapsed_seconds"]
         if self.group.is_main:  # the sums of all ranks were saved as one
             self.window = _Window(*point.facts["window"])
+        self.window.started = time.perf_counter() - point.facts.get("window_seconds", 0.0)
         return point.step
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:

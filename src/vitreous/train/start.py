@@ -42,12 +42,14 @@ def open_or_create(
         dataset = load_dataset(run.config.data)
         if dataset.checksums != run.record["data"]["checksums"]:
             raise RunError(f"the data {dataset.name!r} changed since {str(run.path)!r} was started; train a new run")
+        if run.is_done:
+            return run, dataset, None
         if _teacher(run.config, dataset) != run.record["resolved"].get("teacher"):
             raise RunError(
                 f"the teacher {run.config.train.teacher!r} changed since {str(run.path)!r} was started; train a new run"
             )
-        weights = starting_weights(run.config, dataset)[1].tensors if run.config.start.weights else None
-        return run, dataset, weights
+        needed = run.config.start.weights is not None and not run.has_resume_point  # else a checkpoint has them
+        return run, dataset, starting_weights(run.config, dataset)[1].tensors if needed else None
     if not config.data.name:
         raise ConfigError(
             f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)"
@@ -126,7 +128,7 @@ def _resolve(
         "hardware": cpu.hardware(),
     }
     if train.budget_seconds is not None:
-        seconds = _seconds_per_step(config, dataset, preprocessing, resolved)
+        seconds = _seconds_per_step(config, dataset, preprocessing, resolved, group)
         resolved["steps"] = group.broadcast(max(1, int(train.budget_seconds / seconds)))
         resolved["seconds_per_step"] = seconds
     return resolved
@@ -149,14 +151,20 @@ def _pick_device(device: str) -> str:
 
 
 def _seconds_per_step(
-    config: Config, dataset: Dataset, preprocessing: Preprocessing, resolved: dict[str, Any]
+    config: Config, dataset: Dataset, preprocessing: Preprocessing, resolved: dict[str, Any], group: distributed.Group
 ) -> float:
-    """A few steps on a model that is thrown away: what one costs here and now."""
+    """A few steps of this rank's share on a model that is thrown away: what one costs here and now."""
     trial = Stepper(config, dataset, preprocessing, resolved, distributed.Group())
-    plan = Plan(len(dataset.train), resolved["batch_size"], config.seed)
+    plan = Plan(len(dataset.train), resolved["batch_size"], config.seed, group.rank, group.world_size)
     times = []
     for step, epoch, indices in plan.steps(0, 12):
         start = time.perf_counter()
-        trial.step(step, epoch, indices)
+        try:
+            trial.step(step, epoch, indices)
+        except FloatingPointError as error:
+            raise ConfigError(
+                f"the loss became {error} within {step + 1} steps: lower train.lr ({config.train.lr:g}), or set"
+                " train.clip_norm=1"
+            ) from None
         times.append(time.perf_counter() - start)
     return sorted(times[2:])[len(times[2:]) // 2]
