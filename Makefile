@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: demo test test-slow check check-page setup clean help
 
 help:
-	@echo "make demo       train a ViT and a CNN on MNIST and write the comparison (about 5 minutes on two cores)"
+	@echo "make demo       train a ViT and a CNN on MNIST and write the comparison (about 4 minutes on two cores)"
 	@echo "make test       set up everything, then run the tests"
 	@echo "make test-slow  the tests that take minutes each"
 	@echo "make check      ruff and mypy; make check-page: the page's JavaScript (needs npm)"
@@ -18,7 +18,7 @@ help:
 $(VENV)/.base: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing vitreous into $(VENV) …"
-	@$(PIP) -e .
+	@$(PIP) -e '.[serve]'
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base requirements-dev.txt

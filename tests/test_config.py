@@ -34,7 +34,7 @@ WRONG_MODELS: list[tuple[dict[str, Any], list[str]]] = [
     ({"patch_size": 5}, ["model.patch_size=5×5", "28×28", "2, 4, 7, 14, 28", "model.fit=pad", "model.fit=resize"]),
     ({"patch_size": (7, 5)}, ["7×5", "28×28", "model.fit=pad"]),
     ({"stem_channels": (8,), "patch_size": 4}, ["4×4", "the conv stem's features of 14×14", "2, 7, 14"]),
-    ({"image_size": (13, 17), "patch_size": 4}, ["4×4", "13×17", "from 1"]),
+    ({"image_size": (13, 17), "patch_size": 4}, ["4×4", "13×17", "data.image_size=[12,16]"]),
     ({"depth": 0}, ["depth=0", "greater than or equal to 1"]),
     ({"depth": 2.5}, ["depth=2.5", "integer"]),
     ({"dropout": 1.0}, ["dropout=1.0", "less than 1"]),
@@ -256,3 +256,14 @@ def test_nll_is_refused_where_it_would_train_to_nothing():
         override(preset("vit"), ["train.loss=nll"])
     with pytest.raises(ConfigError, match=r"label_smoothing has no effect with train.loss='nll'"):
         override(preset("post-cnn"), ["train.label_smoothing=0.1"])
+
+
+def test_none_is_a_word_where_a_field_has_it_for_a_choice():
+    assert override(preset("vit"), ["model.positions=none"]).model.positions == "none"
+    assert override(preset("vit"), ["train.freeze=none"]).train.freeze == "none"
+    assert override(preset("vit"), ["train.threads=none", "start.weights=null"]).train.threads is None
+
+
+def test_patches_that_do_not_fit_name_a_size_that_would():
+    with pytest.raises(ConfigError, match=r"41×44 pixels: --set data.image_size=\[40,48\], or --set model.fit=pad"):
+        ViTConfig(image_size=(41, 44), patch_size=8).check_geometry()

@@ -198,7 +198,7 @@ def test_a_place_that_cannot_be_written(tiny: Run, tmp_path: Path) -> None:
 
 def test_names_the_missing_extra(tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(MissingExtraError, match=r"vitreous\[export\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install -c constraints\.txt -e .\.\[export\]"):
         export_onnx(tiny, tmp_path / "model.onnx")
 
 

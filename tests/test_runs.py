@@ -141,7 +141,7 @@ def test_metrics_edited_by_hand(copy):
 
 def test_an_existing_folder_is_left_alone(copy, finished):
     before = (copy / "config.json").read_bytes()
-    with pytest.raises(RunError, match=r"exists already: add --resume .*or name another with -o"):
+    with pytest.raises(RunError, match=r"exists already: add --resume .*or name another folder"):
         fit(finished.config, copy, progress=False)
     assert (copy / "config.json").read_bytes() == before
 

@@ -18,7 +18,7 @@ from vitreous.models import build
 from vitreous.prediction import Evaluation, Prediction, evaluate_run, predict_images
 from vitreous.preprocess import ImageLike
 from vitreous.presets import preset
-from vitreous.runs import Run, free_folder, is_run, open_run
+from vitreous.runs import Run, is_run, open_run, report_folder
 from vitreous.train import loop
 
 
@@ -99,7 +99,7 @@ def look(
         against=None if against is None else _as_run(against),
         target=target,
         patch=patch,
-        out=Path(out) if out is not None else free_folder(Path("runs") / f"look-{opened.config.name}"),
+        out=report_folder(out, Path("runs") / f"look-{opened.config.name}"),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +25,7 @@ app = typer.Typer(
 data_app = typer.Typer(help="Fetch, check and look at data sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
+RunInsteadOption = Annotated[Path | None, typer.Option("--run", help="A run, instead of a preset.")]
 RunOption = Annotated[Path | None, typer.Option("--run", help="A run folder; left out: the model in the box.")]
 OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write; left out: a new folder in runs/.")]
 DataOption = Annotated[
@@ -116,7 +118,10 @@ def data_verify(name: Annotated[str, typer.Argument(help="A name from `vitreous 
 
 @data_app.command("show")
 def data_show(
-    name: Annotated[str, typer.Argument(help="A data set's name, a folder or a FILE.npz.")], out: OutOption = None
+    name: Annotated[str, typer.Argument(help="A data set's name, a folder or a FILE.npz.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The picture to write; left out: NAME-sheet.png.")
+    ] = None,
 ) -> None:
     """Class balance, sizes, pictures that stand twice; and a labelled contact sheet (PNG)."""
     from vitreous.config import DataConfig
@@ -185,8 +190,8 @@ def _config(
 
 @app.command()
 def shapes(
-    preset: Annotated[str | None, typer.Argument(help="A preset; or name a run with --run.")] = None,
-    run: RunOption = None,
+    preset: Annotated[str | None, typer.Argument(help="A preset (left out: vit); or name a run with --run.")] = None,
+    run: RunInsteadOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -196,6 +201,8 @@ def shapes(
     if run is not None:
         from vitreous.runs import Run
 
+        if preset is not None:
+            raise ConfigError(f"a preset ({preset}) and --run were both named: choose one")
         model = Run.open(run).config.model
     else:
         model = _config(preset or "vit", None, None, settings).model
@@ -276,7 +283,7 @@ def compare(
     ] = None,
     data: DataOption = None,
     seeds: Annotated[int, typer.Option(help="Train each preset so many times.", min=1)] = 1,
-    equal: Annotated[str | None, typer.Option(help="Give all presets the same epochs, or the same seconds.")] = None,
+    equal: Annotated[str | None, typer.Option(help="`epochs` or `seconds`: give all presets the same.")] = None,
     epochs: Annotated[float | None, typer.Option(help="Train every preset for so many epochs.")] = None,
     out: OutOption = None,
     settings: SetOption = None,
@@ -361,10 +368,10 @@ def mistakes(
 ) -> None:
     """The images with the highest loss, with their files: find wrong labels, weak classes and confusions."""
     from vitreous.gallery import gallery, write_gallery
-    from vitreous.runs import free_folder, open_run
+    from vitreous.runs import open_run, report_folder
 
     found = gallery(open_run(run), split, most)
-    page = write_gallery(found, out or free_folder(Path("runs") / f"mistakes-{Path(found.run).name}"))
+    page = write_gallery(found, report_folder(out, Path("runs") / f"mistakes-{Path(found.run).name}"))
     if as_json:
         _print_json(found.as_dict())
         return
@@ -392,7 +399,7 @@ def evaluate(
     from vitreous.runs import open_run
 
     opened = open_run(run)
-    evaluation = evaluate_run(opened, split, batch_size, data)
+    evaluation = evaluate_run(opened, split, batch_size, data, say=lambda note: print(note, file=sys.stderr))
     interval = wilson_interval(evaluation.correct, evaluation.count)
     if as_json:
         _print_json(
@@ -445,10 +452,10 @@ def look(
 ) -> None:
     """See through a model: attention, relevance, occlusion, logit lens, and whether the maps are true."""
     from vitreous.internals.from_run import look_at_run
-    from vitreous.runs import Run, free_folder, open_run
+    from vitreous.runs import Run, open_run, report_folder
 
     opened = open_run(run)
-    folder = out or free_folder(Path("runs") / f"look-{opened.config.name}")
+    folder = report_folder(out, Path("runs") / f"look-{opened.config.name}")
     second = None if against is None else Run.open(against)
     found = look_at_run(opened, image, test_index=test, against=second, target=target, patch=patch, out=folder)
     _print(found.summary)
@@ -457,8 +464,8 @@ def look(
 
 @app.command()
 def paper(
-    preset: Annotated[str | None, typer.Argument(help="A preset; or name a run with --run.")] = None,
-    run: RunOption = None,
+    preset: Annotated[str | None, typer.Argument(help="A preset (left out: vit); or name a run with --run.")] = None,
+    run: RunInsteadOption = None,
     settings: SetOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -468,6 +475,8 @@ def paper(
     if run is not None:
         from vitreous.runs import Run
 
+        if preset is not None:
+            raise ConfigError(f"a preset ({preset}) and --run were both named: choose one")
         opened = Run.open(run)
         config, model = opened.config, opened.load_model()
     else:
@@ -603,14 +612,27 @@ def env(as_json: JsonOption = False) -> None:
 
 def main() -> None:
     """The entry point: a person's mistake is one line on stderr and exit code 2, never a traceback."""
+    interrupted = _notice_ctrl_c()
     try:
         app()
     except VitreousError as error:
         print(f"vitreous: {error}", file=sys.stderr)
         sys.exit(getattr(error, "exit_code", 2))
-    except KeyboardInterrupt:
-        print("vitreous: stopped", file=sys.stderr)
+    except BaseException:
+        if not interrupted:
+            raise
+        print("vitreous: stopped", file=sys.stderr)  # whatever an interrupted import has made of it
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output has seen enough (`| head`)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+
+
+def _notice_ctrl_c() -> list[int]:
+    """Grows when Ctrl-C is pressed, which raises KeyboardInterrupt as ever; training takes over with its own way."""
+    interrupted: list[int] = []
+
+    def notice(number: int, _frame: object) -> None:
+        interrupted.append(number)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else somebody wants it otherwise
+        signal.signal(signal.SIGINT, notice)
+    return interrupted

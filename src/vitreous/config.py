@@ -135,11 +135,14 @@ class ViTConfig(_ImageModel):
         if self.fit == "exact" and (height % ph or width % pw):
             what = "the conv stem's features" if self.stem_channels else "the images"
             divisors = [p for p in range(2, min(height, width) + 1) if height % p == 0 and width % p == 0]
-            fitting = ", ".join(map(str, divisors)) or "1"
+            fitting = f"choose --set model.patch_size from {', '.join(map(str, divisors))}, or " if divisors else ""
+            if not self.stem_channels:
+                near = [max(1, round(side / patch)) * patch for side, patch in ((height, ph), (width, pw))]
+                fitting += f"--set data.image_size=[{near[0]},{near[1]}], or "
             raise ConfigError(
-                f"model.patch_size={_size(self.patch_size)} does not divide {what} of {height}×{width} pixels;"
-                f" choose --set model.patch_size from {fitting}, or --set model.fit=pad (zeros at the right and the"
-                " bottom), or --set model.fit=resize (stretch to the next multiple)"
+                f"model.patch_size={_size(self.patch_size)} does not divide {what} of {height}×{width} pixels:"
+                f" {fitting}--set model.fit=pad (zeros at the right and the bottom), or --set model.fit=resize (stretch"
+                " to the next multiple)"
             )
         return self
 
@@ -159,7 +162,7 @@ def _size(size: tuple[int, int]) -> str:
 
 
 class CNNConfig(_ImageModel):
-    """The posts' convolutional network (SPEC S3), returning logits."""
+    """The posts' convolutional network , returning logits."""
 
     kind: Literal["cnn"] = "cnn"
     conv_channels: tuple[Positive, Positive] = (32, 64)
@@ -191,13 +194,13 @@ class _PostModel(_ImageModel):
 
 
 class PostCNNConfig(_PostModel):
-    """The post's CNN as written: log-softmax included (SPEC S3)."""
+    """The post's CNN as written: log-softmax included."""
 
     kind: Literal["post-cnn"] = "post-cnn"
 
 
 class PostViTConfig(_PostModel):
-    """The post's ViT as written, flaws included (SPEC S4). D, H and MLP are not given there: these are ours."""
+    """The post's ViT as written, flaws included. D, H and MLP are not given there: these are ours."""
 
     kind: Literal["post-vit"] = "post-vit"
     dim: Positive = 64
@@ -209,7 +212,7 @@ class PostViTConfig(_PostModel):
 
 
 class PostDesignConfig(_PostModel):
-    """The earlier post's design table (SPEC S5). D, heads, MLP width and head are not given there: these are ours."""
+    """The earlier post's design table. D, heads, MLP width and head are not given there: these are ours."""
 
     kind: Literal["post-design"] = "post-design"
     dim: Positive = 64
@@ -259,6 +262,7 @@ class TrainConfig(_Frozen):
     epochs: Annotated[float, Field(gt=0)] = 10.0
     budget_seconds: Annotated[float, Field(gt=0)] | None = None  # becomes a number of steps before the first step
     batch_size: Positive = 128
+    micro_batch: Positive | None = None  # images in memory at a time, of a batch; None: all. The step stays the same
     optimizer: Literal["adamw", "sgd", "muon"] = "adamw"
     lr: Annotated[float, Field(gt=0)] = 1e-3
     muon_lr: Annotated[float, Field(gt=0)] = (
@@ -324,8 +328,8 @@ class Config(_Frozen):
 
 
 def _parse_value(text: str) -> Any:
-    """A TOML value where it reads as one (`6`, `0.1`, `true`, `[4, 7]`, `"text"`), else the bare word; none: None."""
-    if text.lower() in ("none", "null"):
+    """A TOML value where it reads as one (`6`, `0.1`, `true`, `[4, 7]`, `"text"`), else the bare word; null: None."""
+    if text.lower() == "null":
         return None
     try:
         return tomllib.loads(f"value = {text}")["value"]
@@ -355,7 +359,9 @@ def override(config: Config, settings: Iterable[str]) -> Config:
             raise ConfigError(
                 f"--set {setting!r}: {path.strip()!r} is a section; set one of {', '.join(target[field])}"
             )
-        target[field] = _parse_value(text.strip())
+        value = _parse_value(text.strip())
+        # "none" is a choice of some fields (model.positions) and the absence of a value in others (train.threads)
+        target[field] = None if str(value).lower() == "none" and not isinstance(target[field], str) else value
         if path.strip() == "model.kind":  # another kind of model has other fields: start from its defaults
             values["model"] = build_config(Config, {"model": {"kind": target[field]}}).model.model_dump()
     return build_config(Config, values)

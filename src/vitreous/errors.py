@@ -29,4 +29,7 @@ class MissingExtraError(VitreousError):
     """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str, needed_for: str):
-        super().__init__(f"{needed_for} needs the package {package!r}: pip install 'vitreous[{extra}]'")
+        super().__init__(
+            f"{needed_for} needs the package {package!r}: in the clone of vitreous, `make setup`, or"
+            f" pip install -c constraints.txt -e '.[{extra}]'"
+        )

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from vitreous.comparison import Comparison, write_report
-from vitreous.comparison.from_runs import common_dataset, results_from_runs
+from vitreous.comparison.from_runs import common_dataset, names_of, results_from_runs
 from vitreous.config import Config, override
 from vitreous.data.datasets import fetch
 from vitreous.errors import ConfigError, DataError, RunError
 from vitreous.presets import PRESETS, preset
-from vitreous.runs import CONFIG, Run, free_folder
+from vitreous.runs import CONFIG, Run, is_run, report_folder
 from vitreous.train.loop import TrainingInterrupted, fit
 
 
@@ -46,7 +47,10 @@ def compare(
     if equal == "epochs":
         most = max(config.train.epochs for config in configs)
         chosen = [_with_train(one, epochs=most) if isinstance(one, Config) else one for one in chosen]
-    folder = Path(out) if out is not None else _new_folder(chosen)
+    twice = [name for name, count in Counter(config.name for config in configs).items() if count > 1]
+    if twice:
+        raise ConfigError(f"{twice[0]!r} was named twice: --seeds 2 trains each preset twice, with different seeds")
+    folder = report_folder(out, _default_folder(chosen))
     runs: list[Run] = []
     for one in chosen:
         if isinstance(one, Run):
@@ -75,7 +79,7 @@ def demo(
     out: Path | str | None = None, data: str | None = None, device: str = "auto", say: Callable[[str], None] = print
 ) -> Comparison:
     """A ViT against a CNN on MNIST; on digits, which needs no network, where MNIST cannot be had."""
-    folder = Path(out) if out is not None else free_folder(Path("runs/demo"))
+    folder = report_folder(out, Path("runs/demo"))
     if data is None:
         try:
             fetch("mnist")
@@ -90,7 +94,7 @@ def demo(
 def report_on(runs: Sequence[Run], folder: Path, settings: dict[str, Any]) -> Comparison:
     """The comparison of finished runs, written into `folder`."""
     dataset = common_dataset(runs)
-    names = list(dict.fromkeys(run.config.name for run in runs))
+    names = list(dict.fromkeys(names_of(runs)))
     return write_report(
         results_from_runs(runs),
         dataset.test.images.numpy(),
@@ -110,7 +114,7 @@ def _subject(subject: str | Path | Config | Run, data: str | None, settings: Seq
         config = subject
     elif isinstance(subject, str) and subject in PRESETS:
         config = preset(subject)
-    elif Path(subject).is_dir() or (Path(subject) / CONFIG).exists():
+    elif is_run(subject) or Path(subject).is_dir():
         return _finished(Run.open(subject))
     else:
         config = preset(str(subject))  # says what there is
@@ -143,9 +147,9 @@ def _with_train(config: Config, **changes: Any) -> Config:
     return config.replace(train=config.train.replace(**changes))
 
 
-def _new_folder(chosen: Sequence[Config | Run]) -> Path:
+def _default_folder(chosen: Sequence[Config | Run]) -> Path:
     names = "-".join(one.name if isinstance(one, Config) else one.path.name for one in chosen)
-    return free_folder(Path("runs") / f"compare-{names}")
+    return Path("runs") / f"compare-{names}"
 
 
 def same_training(done: Config, asked: Config) -> bool:

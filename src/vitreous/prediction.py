@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -81,7 +81,11 @@ def evaluate_model(model: nn.Module, split: Split, preprocessing: Preprocessing,
 
 
 def evaluate_run(
-    run: Run, split_name: str = "test", batch_size: int | None = None, data: str | None = None
+    run: Run,
+    split_name: str = "test",
+    batch_size: int | None = None,
+    data: str | None = None,
+    say: Callable[[str], None] = lambda note: None,
 ) -> Evaluation:
     """A run's model on a split of the data it was trained on, or of other data with as many classes."""
     prepare()
@@ -101,6 +105,11 @@ def evaluate_run(
         raise DataError(
             f"{dataset.name} has {dataset.num_classes} classes and the model answers with {len(run.class_names)}:"
             " choose data with as many, or fine-tune with `vitreous train --from`"
+        )
+    if dataset.class_names != tuple(run.class_names):
+        say(
+            f"note: the classes of {dataset.name} have other names ({', '.join(dataset.class_names[:3])}, …) than the"
+            f" model's ({', '.join(run.class_names[:3])}, …); they are taken in their order"
         )
     split: Split | None = {"train": dataset.train, "val": dataset.val, "test": dataset.test}.get(split_name)
     if split is None:

@@ -96,7 +96,8 @@ class Run:
     ) -> Run:
         path = Path(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise RunError(f"{str(path)!r} exists already: add --resume to go on with it, or name another with -o")
+            go_on = "add --resume to go on with it, or " if is_run(path) else ""
+            raise RunError(f"{str(path)!r} exists already: {go_on}name another folder")
         record = {
             "format": FORMAT,
             "vitreous": vitreous.__version__,
@@ -321,9 +322,18 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
 
 
+def report_folder(out: Path | str | None, default: Path) -> Path:
+    """Where a report goes: the folder asked for, unless that is a run, which stays as it is; else a free one."""
+    if out is None:
+        return free_folder(default)
+    if is_run(out):
+        raise RunError(f"{str(out)!r} is a run, which stays as it is: name another folder with -o")
+    return Path(out)
+
+
 def is_run(path: Path | str) -> bool:
     """Whether a folder is a run of ours; published checkpoints may have a config.json of another kind."""
-    file = Path(path) / CONFIG
+    file = (in_the_box(str(path)) or Path(path)) / CONFIG
     return file.is_file() and '"preprocessing"' in file.read_text(encoding="utf-8", errors="replace")
 
 

@@ -367,3 +367,14 @@ def test_time_left_of_a_resumed_training(capsys: pytest.CaptureFixture[str], mon
     lines.step(5001, 5101, 0.5, 0.9, 100)
     assert "step 5001/5101" in (said := capsys.readouterr().err)
     assert "200 s left" in said
+
+
+def test_micro_batches_change_memory_and_not_the_step(tmp_path):
+    settings = ("train.precision=float64", "train.epochs=0.5", "train.optimizer=adamw", "train.clip_norm=0.5",
+                "model.dropout=0", "model.drop_path=0")  # fmt: skip
+    whole = fit(small(*settings), tmp_path / "whole", progress=False)
+    pieces = fit(small(*settings, "train.micro_batch=24"), tmp_path / "pieces", progress=False)  # 24 does not divide it
+    for name, tensor in load_file(whole.path / "model.safetensors").items():
+        torch.testing.assert_close(load_file(pieces.path / "model.safetensors")[name], tensor, rtol=1e-9, atol=1e-11)
+    losses = [[line["loss"] for line in run.metrics()] for run in (whole, pieces)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-9)

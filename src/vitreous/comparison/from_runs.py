@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from vitreous.comparison.results import ModelResult
@@ -12,7 +13,7 @@ from vitreous.models.shapes import count_flops
 from vitreous.prediction import evaluate_model
 from vitreous.runs import Run
 
-#: What the post reports for its own models (SPEC S3, S4).
+#: What the post reports for its own models (docs/posts.md).
 PUBLISHED = {
     "post-vit": {"accuracy": 0.9038, "nll": 0.3118, "source": "the post"},
     "post-cnn": {"accuracy": 0.9755, "nll": 0.0810, "source": "the post"},
@@ -34,11 +35,17 @@ def common_dataset(runs: Sequence[Run]) -> Dataset:
     return dataset
 
 
+def names_of(runs: Sequence[Run]) -> list[str]:
+    """What each is called: its configuration's name, or its folder's where two would be called the same."""
+    calls = Counter((run.config.name, run.config.seed) for run in runs)
+    return [run.config.name if calls[run.config.name, run.config.seed] == 1 else run.path.name for run in runs]
+
+
 def results_from_runs(runs: Sequence[Run]) -> list[ModelResult]:
-    return [_evaluated(run) for run in runs]
+    return [_evaluated(run, name) for run, name in zip(runs, names_of(runs), strict=True)]
 
 
-def _evaluated(run: Run) -> ModelResult:
+def _evaluated(run: Run, name: str) -> ModelResult:
     dataset = load_dataset(run.config.data)  # a run may want other pixels (size, channels) of the same images
     model, train = run.load_model(), run.config.train
     evaluation = evaluate_model(model, dataset.test, run.preprocessing, train.eval_batch_size)
@@ -48,7 +55,7 @@ def _evaluated(run: Run) -> ModelResult:
         extra = {f"batches of {train.eval_batch_size}": evaluation.summary(), "one image at a time": alone.summary()}
     measured = run.record["results"]["test"]
     return ModelResult(
-        name=run.config.name,
+        name=name,
         seed=run.config.seed,
         kind=run.config.model.kind,
         parameters=count_parameters(model),

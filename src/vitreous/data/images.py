@@ -104,8 +104,11 @@ def _judge(data: bytes, name: str) -> None:
     except (struct.error, IndexError):
         raise DataError(f"{name} is truncated: it ends within the image's header") from None
     if kind is None:
-        found = "is empty" if not data else "is not a PNG, JPEG, WebP or BMP image, whatever its name says"
-        raise DataError(f"{name} {found}; those are the formats read")
+        if not data:
+            raise DataError(f"{name} is empty; expected a PNG, JPEG, WebP or BMP image")
+        raise DataError(
+            f"{name} is not a PNG, JPEG, WebP or BMP image, whatever its name says; those are the formats read"
+        )
     if width < 1 or height < 1:
         raise DataError(f"{name} declares {width}×{height} pixels; an image has at least one")
     if width * height > MOST_PIXELS:

@@ -132,7 +132,11 @@ def _refuse_or_note(config: ViTConfig, layout: TargetLayout, as_folder: bool, ap
     lacking = {key: words for key, words in parts.items() if key not in expressible}
     hard = [words for key, words in lacking.items() if not (approximate and key in _NUMERIC)]
     if hard:
-        hint = "; approximate=True writes the weights all the same" if set(lacking) <= _NUMERIC else ""
+        hint = (
+            "; --approximate (in Python approximate=True) writes the weights all the same"
+            if set(lacking) <= _NUMERIC
+            else ""
+        )
         raise CheckpointError(f"{_IN_WORDS[layout]} cannot express {', nor '.join(hard)}{hint}")
     notes = [f"approximate: {_IN_WORDS[layout]} has no {words}" for words in lacking.values()]
     return notes + _how_to_build(config, layout, as_folder, parts)

@@ -1,4 +1,4 @@
-"""The CNN the posts compare with (SPEC S3): two convolutions, one max-pool, two linear layers; returns logits."""
+"""The CNN the posts compare with: two convolutions, one max-pool, two linear layers; returns logits."""
 
 from __future__ import annotations
 

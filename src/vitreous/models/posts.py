@@ -1,4 +1,4 @@
-"""The posts' models exactly as written (SPEC S3, S4, S5), log-softmax and flaws included.
+"""The posts' models exactly as written, log-softmax and flaws included.
 
 They are exhibits: `vitreous doctor post-vit` names what is wrong with them, and the comparison shows what it costs.
 Do not mend them here; `vit` and `cnn` are the mended ones. They return log-probabilities, as the posts do.
@@ -18,7 +18,7 @@ NUM_PATCHES = 16
 
 
 class PostCNN(nn.Module):
-    """SPEC S3: images (B, 1, 28, 28) → log-probabilities (B, 10)."""
+    """The CNN: images (B, 1, 28, 28) → log-probabilities (B, 10)."""
 
     def __init__(self, config: PostCNNConfig):
         super().__init__()
@@ -33,7 +33,7 @@ class PostCNN(nn.Module):
 
 
 class PatchesPostViT(nn.Module):
-    """SPEC S4, the post's own interface: patches (B, 16, 7, 7) → log-probabilities (B, 10).
+    """The ViT in the post's own interface: patches (B, 16, 7, 7) → log-probabilities (B, 10).
 
     The flaws, all the post's: the class vector and the position indices are plain tensors (not trained, not saved);
     `mlp` is never used; F.normalize works across the tokens (its default dimension is 1); the encoder reads its input
@@ -88,7 +88,7 @@ class PostViT(nn.Module):
 
 
 class DesignBlock(nn.Module):
-    """SPEC S5: z' = MSA(LN(z)) + LN(z), z = MLP(LN(z')) + LN(z'); `residual="paper"` adds z and z' instead."""
+    """z' = MSA(LN(z)) + LN(z), z = MLP(LN(z')) + LN(z'); `residual="paper"` adds z and z' instead."""
 
     def __init__(self, config: PostDesignConfig):
         super().__init__()
@@ -108,7 +108,7 @@ class DesignBlock(nn.Module):
 
 
 class PostDesign(nn.Module):
-    """SPEC S5, the design table: images (B, 1, 28, 28) → log-probabilities (B, 10).
+    """The design table: images (B, 1, 28, 28) → log-probabilities (B, 10).
 
     The table's positions are one linear layer over the whole index vector [0 … 16]: a single vector, added to every
     token, so no order is encoded; `positions="per-index"` gives each index its own. The index vector is normalised to

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -32,6 +32,12 @@ class Group:
         if self.world_size == 1:
             return model
         return nn.parallel.DistributedDataParallel(model)
+
+    def averaging(self, forward: Any, now: bool) -> contextlib.AbstractContextManager[Any]:
+        """Gradients are averaged over the processes in this backward pass; not `now`: only summed up until they are."""
+        if self.world_size == 1 or now:
+            return contextlib.nullcontext()
+        return getattr(forward, "_orig_mod", forward).no_sync()  # beneath a compiled model
 
     def barrier(self) -> None:
         self.sum([0.0])  # on the CPU, whatever the gradients travel by

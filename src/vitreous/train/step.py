@@ -6,6 +6,7 @@ Shapes: B images of a batch, on this rank.
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -40,6 +41,7 @@ class Stepper:
         weights: Weights | None = None,
     ):
         self.config, self.dataset, self.preprocessing, self.resolved = config, dataset, preprocessing, resolved
+        self.group = group
         train = config.train
         self.device = torch.device(resolved["device"])
         self.dtype = _DTYPES[train.precision]
@@ -68,9 +70,32 @@ class Stepper:
     def step(self, step: int, epoch: int, indices: Tensor) -> tuple[float, int]:
         """One optimizer step on these images; (loss, how many were answered rightly), both on this rank."""
         train = self.config.train
-        pixels, labels = self.batch(epoch, indices)
-        images = self.preprocessing.to_input(pixels).to(self.device, self.dtype)
         self.model.train()
+        self._set_lr(lr_factor(step, self.resolved["steps"], train))
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        total, correct = 0.0, 0
+        pieces = indices.split(train.micro_batch or len(indices))
+        for number, piece in enumerate(pieces, start=1):
+            share = len(piece) / len(indices)
+            with self.group.averaging(self.forward, number == len(pieces)):
+                loss, right = self._loss(*self.batch(epoch, piece))
+                total, correct = total + loss.item() * share, correct + right
+                if not math.isfinite(total):
+                    raise FloatingPointError(f"{total}")
+                (loss * share if share < 1 else loss).backward()
+        if train.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        if self.averaged is not None:
+            self.averaged.update(step)
+        return total, correct
+
+    def _loss(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, int]:
+        """Of some images, on average; and how many of them were answered rightly."""
+        train = self.config.train
+        images = self.preprocessing.to_input(pixels).to(self.device, self.dtype)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=train.precision == "bfloat16"):
             logits = self.forward(images)
             if train.loss == "nll":
@@ -82,20 +107,7 @@ class Stepper:
                 share, temperature = train.teacher_weight, train.teacher_temperature
                 taught = self.teacher.probabilities(pixels, temperature)
                 loss = (1 - share) * loss + share * loss_beside_the_teacher(logits, taught, temperature)
-        value = loss.item()
-        self._set_lr(lr_factor(step, self.resolved["steps"], train))
-        if not torch.isfinite(loss):
-            raise FloatingPointError(f"{value}")
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        if train.clip_norm:
-            nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
-        for optimizer in self.optimizers:
-            optimizer.step()
-        if self.averaged is not None:
-            self.averaged.update(step)
-        return value, int((logits.argmax(dim=1) == labels).sum())
+        return loss, int((logits.argmax(dim=1) == labels).sum())
 
     def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Augmented images before normalisation, (B, C, H, W), and labels (B,)."""

@@ -26,7 +26,7 @@ from vitreous.errors import ConfigError, DataError
 from vitreous.experiments import train_or_reuse
 from vitreous.prediction import Evaluation, evaluate_model
 from vitreous.presets import preset as named_preset
-from vitreous.runs import Run, free_folder
+from vitreous.runs import Run, report_folder
 from vitreous.transfer.report import write_report
 from vitreous.transfer.results import (
     FINE_TUNED,
@@ -87,7 +87,7 @@ def transfer(
     `lr_factors`: what the preset's learning rates are multiplied by; each arm takes its best, by validation accuracy.
     """
     counts = _check(source, target, per_class, seeds, lr_factors)
-    folder = Path(out) if out is not None else free_folder(Path("runs") / f"transfer-{_stem(source)}-{_stem(target)}")
+    folder = report_folder(out, Path("runs") / f"transfer-{_stem(source)}-{_stem(target)}")
     config = override(named_preset(preset), settings)
     if not isinstance(config.model, ViTConfig):
         raise ConfigError(f"--preset {preset}: transfer is for ViTs, and this is a {config.model.kind}")
