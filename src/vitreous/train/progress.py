@@ -36,7 +36,7 @@ class Lines(Silent):
     def __init__(self, title: str, every_seconds: float = 5.0):
         self.title, self.every_seconds = title, every_seconds
         self.last = time.monotonic()
-        self.first: tuple[float, int] | None = None  # when this process's first step ended, and which it was
+        self.first: tuple[float, int] | None = None  # when this process first told of a step, and which
 
     def __enter__(self) -> Lines:
         return self
@@ -47,10 +47,10 @@ class Lines(Silent):
         if now - self.last < self.every_seconds:
             return
         self.last = now
-        left = (now - self.first[0]) / max(step - self.first[1], 1) * (total - step)
+        since, begun = self.first
+        left = f"  {(now - since) / (step - begun) * (total - step):.0f} s left" if step > begun else ""
         self.say(
-            f"step {step}/{total}  loss {loss:.3f}  accuracy {accuracy:.1%}"
-            f"  {images_per_second:,.0f} images/s  {left:.0f} s left"
+            f"step {step}/{total}  loss {loss:.3f}  accuracy {accuracy:.1%}  {images_per_second:,.0f} images/s{left}"
         )
 
     def say(self, line: str) -> None:
