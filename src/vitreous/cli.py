@@ -458,7 +458,8 @@ def look(
     folder = report_folder(out, Path("runs") / f"look-{opened.config.name}")
     second = None if against is None else Run.open(against)
     found = look_at_run(opened, image, test_index=test, against=second, target=target, patch=patch, out=folder)
-    _print(found.summary)
+    for line in (found.summary, *found.advice):
+        _print(line)
     _print(f"Report: {found.report}")
 
 

@@ -73,6 +73,7 @@ class Look:
     survey: Survey | None
     against: Examination | None
     summary: str  # the report's first sentence
+    advice: tuple[str, ...]  # which maps may be believed, in sentences
 
 
 def write_look(
@@ -165,6 +166,7 @@ def _write(
         survey=first.surveyed,
         against=others[0].found if others else None,
         summary=summary,
+        advice=tuple(line.text for line in words.advice(first.found)),
     )
 
 
