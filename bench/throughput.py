@@ -272,8 +272,8 @@ def main() -> None:
             title = f"{plan.name}, batch {plan.batch} ({time.perf_counter() - start:.0f} s)"
             report.tables.append(Table(title, COLUMNS, rows))
     report.notes.append(
-        "Ratios are to the fastest peer: `train_…` and `infer_…` say how many times faster vitreous is, `latency_…` which"
-        " share of the peer's time it takes; `_compiled`: vitreous as it comes against compiled peers."
+        "Ratios are to the fastest peer: `train_…` and `infer_…` say how many times faster vitreous is, `latency_…`"
+        " which share of the peer's time it takes; `_compiled`: vitreous as it comes against compiled peers."
     )
     report.notes.append(
         "“Of fp32 peak”: three times the forward pass's FLOPs (`vitreous shapes`) an image, over the machine's rate;"
