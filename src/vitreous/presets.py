@@ -117,7 +117,8 @@ def mnist_tiny() -> Config:
 def mnist_best() -> Config:
     """The most of MNIST that a plain ViT below a million parameters gives: 7×7 patches, six wider blocks.
 
-    40 epochs of digits turned, sheared, scaled and bent. What it reaches has not been measured to the end yet.
+    40 epochs of digits turned, sheared, scaled and bent. One seed so far: 99.53 % of the test set after 3,657 s on one
+    thread of an AMD EPYC (docs/log.md).
     """
     return Config(
         name="mnist-best",
@@ -135,7 +136,7 @@ def mnist_best() -> Config:
 def cifar_fast() -> Config:
     """CIFAR-10 on two cores: two stride-2 convolutions leave 8×8 tokens for four blocks.
 
-    What it reaches has not been measured to the end yet.
+    One seed so far: 83.37 % of the test set after 1,610 s on two cores of an AMD EPYC (docs/log.md).
     """
     return Config(
         name="cifar-fast",
@@ -151,9 +152,9 @@ def cifar_fast() -> Config:
 
 
 def mnist_cnn() -> Config:
-    """The CNN of `cnn` with the care of `mnist-best`: what stands beside it in the box.
+    """The CNN of `cnn` with the care of `mnist-best`, for a fair duel.
 
-    What it reaches has not been measured to the end yet.
+    One seed so far: 99.45 % of the test set after 1,845 s on one thread of an AMD EPYC (docs/log.md).
     """
     base, best = cnn(), mnist_best()
     return base.replace(name="mnist-cnn", data=best.data, train=base.train.replace(epochs=20, ema_decay=0.999))
