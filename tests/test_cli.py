@@ -317,3 +317,11 @@ def test_other_class_names_are_remarked_on(vitreous_command, runs, tmp_path):
     assert code == 0, said
     assert "of 50 test images" in out
     assert "have other names (no. 0, no. 1, no. 2, …)" in said
+
+
+@pytest.mark.parametrize("verb", ["shapes", "paper"])
+def test_a_run_is_spoken_of_as_it_is(vitreous_command, runs, verb):
+    for extra in (["vit"], ["--set", "model.depth=3"]):
+        code, _, said = vitreous_command(verb, "--run", runs / "vit", *extra)
+        assert code == 2
+        assert f"--run has its own settings: leave out {extra[0]}" in said

@@ -188,6 +188,18 @@ def _config(
     return config
 
 
+def _preset_or_run(preset: str | None, path: Path | None, settings: list[str] | None) -> tuple[Any, Any]:
+    """The configuration to speak of, and the run it is of, if it is of one."""
+    if path is None:
+        return _config(preset or "vit", None, None, settings), None
+    if preset is not None or settings:
+        raise ConfigError(f"--run has its own settings: leave out {preset or '--set'}")
+    from vitreous.runs import Run
+
+    run = Run.open(path)
+    return run.config, run
+
+
 @app.command()
 def shapes(
     preset: Annotated[str | None, typer.Argument(help="A preset (left out: vit); or name a run with --run.")] = None,
@@ -198,14 +210,7 @@ def shapes(
     """Every step of a model: symbol, equation, numbers, output shape, parameters, FLOPs."""
     from vitreous.models import shapes as steps
 
-    if run is not None:
-        from vitreous.runs import Run
-
-        if preset is not None:
-            raise ConfigError(f"a preset ({preset}) and --run were both named: choose one")
-        model = Run.open(run).config.model
-    else:
-        model = _config(preset or "vit", None, None, settings).model
+    model = _preset_or_run(preset, run, settings)[0].model
     if as_json:
         _print_json(steps.as_json(model))
     else:
@@ -473,16 +478,8 @@ def paper(
     """Is this the paper's ViT? A sheet that measures a model item by item."""
     from vitreous import conformance
 
-    if run is not None:
-        from vitreous.runs import Run
-
-        if preset is not None:
-            raise ConfigError(f"a preset ({preset}) and --run were both named: choose one")
-        opened = Run.open(run)
-        config, model = opened.config, opened.load_model()
-    else:
-        config, model = _config(preset or "vit", None, None, settings), None
-    rows = conformance.conformance(config, model)
+    config, opened = _preset_or_run(preset, run, settings)
+    rows = conformance.conformance(config, None if opened is None else opened.load_model())
     if as_json:
         _print_json(conformance.as_json(rows))
     else:

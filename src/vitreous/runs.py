@@ -134,10 +134,6 @@ class Run:
     def is_done(self) -> bool:
         return self.record["status"] == "done"
 
-    @property
-    def has_resume_point(self) -> bool:
-        return any((self.path / RESUME).glob("step-*.json"))
-
     # --- weights -------------------------------------------------------------------------------------------
 
     def finish(self, model: nn.Module, results: Mapping[str, Any]) -> None:
@@ -239,17 +235,18 @@ class Run:
             old.unlink()
             old.with_suffix(".safetensors").unlink(missing_ok=True)
 
+    def resume_point(self) -> ResumePoint | None:
+        """The newest whole checkpoint; None: there is none."""
+        files = sorted((self.path / RESUME).glob("step-*.json"), reverse=True)
+        return next((point for file in files if (point := _read_resume_point(file)) is not None), None)
+
     def rewind(self) -> ResumePoint | None:
         """Go back to the newest whole checkpoint: metrics.jsonl is cut to what it was then. None: start over."""
-        for file in sorted((self.path / RESUME).glob("step-*.json"), reverse=True):
-            point = _read_resume_point(file)
-            if point is not None:
-                with (self.path / METRICS).open("ab") as metrics:
-                    metrics.truncate(point.facts["metrics_bytes"])
-                return point
-        if (self.path / METRICS).exists():
-            (self.path / METRICS).write_bytes(b"")
-        return None
+        point = self.resume_point()
+        if point is not None or (self.path / METRICS).exists():
+            with (self.path / METRICS).open("ab") as metrics:
+                metrics.truncate(0 if point is None else point.facts["metrics_bytes"])
+        return point
 
 
 def _read_resume_point(facts_file: Path) -> ResumePoint | None:

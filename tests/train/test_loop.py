@@ -19,7 +19,7 @@ from vitreous.data.datasets import load_dataset
 from vitreous.errors import CheckpointError, ConfigError, RunError
 from vitreous.preprocess import Preprocessing
 from vitreous.presets import preset
-from vitreous.runs import Run
+from vitreous.runs import ResumePoint, Run
 from vitreous.train import distributed, start
 from vitreous.train.loop import Trainer, fit
 from vitreous.train.progress import Lines
@@ -320,7 +320,7 @@ def test_fine_tuning_from_what_is_no_vit(tmp_path):
 def test_two_processes_train_as_one(tmp_path):
     """Same global batch, float64, no dropout: the losses of 50 steps agree within 1e-8, and evaluation is exact."""
     config = small("train.precision=float64", "model.dropout=0", "model.drop_path=0", "train.log_every=1",
-                   "train.epochs=2.5", "train.optimizer=adamw")  # fmt: skip
+                   "train.epochs=2.5", "train.optimizer=adamw", "train.micro_batch=24")  # fmt: skip
     file = tmp_path / "config.json"
     file.write_text(config.model_dump_json())
     one = fit(config, tmp_path / "one", progress=False)
@@ -378,3 +378,21 @@ def test_micro_batches_change_memory_and_not_the_step(tmp_path):
         torch.testing.assert_close(load_file(pieces.path / "model.safetensors")[name], tensor, rtol=1e-9, atol=1e-11)
     losses = [[line["loss"] for line in run.metrics()] for run in (whole, pieces)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-9)
+
+
+def test_a_fine_tuning_goes_on_without_its_first_weights_or_starts_from_them(tmp_path):
+    """A whole checkpoint holds everything; where all are damaged, it starts over from the weights it started from."""
+    base = fit(small("train.epochs=1"), tmp_path / "base", progress=False)
+    config = small("train.epochs=1", f'start.weights="{base.path}"', "train.checkpoint_seconds=0")
+    run = fit(config, tmp_path / "run", progress=False)
+    run.record["status"] = "running"
+    run.write_record()
+    group = distributed.Group()
+    weights = start.open_or_create(config, run.path, True, "cpu", group)[2]
+    assert weights is not None, "no checkpoint is left of a finished run"
+    run.save_resume_point(ResumePoint(3, {"model.x": torch.zeros(1)}, {}))
+    base.path.rename(tmp_path / "moved")
+    assert start.open_or_create(config, run.path, True, "cpu", group)[2] is None
+    next((run.path / "resume").glob("*.safetensors")).write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match="base"):
+        start.open_or_create(config, run.path, True, "cpu", group)

@@ -48,7 +48,7 @@ def open_or_create(
             raise RunError(
                 f"the teacher {run.config.train.teacher!r} changed since {str(run.path)!r} was started; train a new run"
             )
-        needed = run.config.start.weights is not None and not run.has_resume_point  # else a checkpoint has them
+        needed = run.config.start.weights is not None and run.resume_point() is None  # else a checkpoint has them
         return run, dataset, starting_weights(run.config, dataset)[1].tensors if needed else None
     if not config.data.name:
         raise ConfigError(
