@@ -264,18 +264,17 @@ def test_every_kind_of_model_trains_and_reloads_as_it_was(tmp_path, name):
 def torchrun(path: Path, processes: int, config_file: Path) -> None:
     script = (
         "from pathlib import Path; from vitreous.config import Config; from vitreous.train.loop import fit\n"
-        f"fit(Config.model_validate_json(Path({str(config_file)!r}).read_text()), {str(path)!r}, progress=False)"
+        f"fit(Config.model_validate_json(Path({str(config_file)!r}).read_text()), {str(path)!r}, progress=False)\n"
+        "threads = [(task / 'comm').read_text() for task in Path('/proc/self/task').iterdir()]\n"
+        "assert not [name for name in threads if 'gloo' in name], 'threads that may abort the process as it ends'"
     )
     worker = path.with_suffix(".py")
     worker.write_text(script)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", str(worker)],
-        check=True,
-        capture_output=True,
-        timeout=240,
-        env=environment,
-    )
+        capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
 
 
 def test_fine_tuning_starts_from_a_run_and_is_better_for_it(tmp_path):

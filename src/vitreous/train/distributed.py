@@ -84,6 +84,10 @@ def group() -> Iterator[Group]:
     if world_size == 1:
         yield Group()
         return
+    # DDP imports this module when it is first used, and its functions' default arguments then hold on to the group that
+    # is open: gloo's threads outlive destroy_process_group, and now and then abort the process as it ends.
+    import torch.distributed.nn.functional
+
     if torch.cuda.is_available():  # counts and metrics are exchanged on the CPU, gradients where they are
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
         dist.init_process_group("cpu:gloo,cuda:nccl")
