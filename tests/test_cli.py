@@ -224,6 +224,11 @@ def test_convert_there_and_back(vitreous_command, runs, tmp_path):
     code, _, errors = vitreous_command("convert", runs / "vit", tmp_path / "x", "--to", "onnx")
     assert code == 2
     assert "choose from timm, hf, torchvision, google, vitreous" in errors
+    before = sorted((file.name, file.stat().st_mtime_ns) for file in (tmp_path / "hf").iterdir())
+    code, _, errors = vitreous_command("convert", runs / "vit", tmp_path / "hf", "--to", "hf")
+    assert code == 2
+    assert "exists already: name another target" in errors
+    assert sorted((file.name, file.stat().st_mtime_ns) for file in (tmp_path / "hf").iterdir()) == before
 
 
 def test_paper(vitreous_command, runs):
