@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from vitreous.config import ViTConfig
 from vitreous.internals.cells import patch_cells, plain_cells
+from vitreous.models import ViT
 
 
 def test_cells_partition_the_picture(any_vit) -> None:
@@ -43,6 +45,18 @@ def test_stem_cells_are_centred_on_what_their_token_sees(tiny_vit, image_for) ->
     assert (rows.min() + rows.max() + 1) / 2 == cells.centres[5, 0]
     assert not cells.exact
     assert "approximate" in cells.note
+
+
+@pytest.mark.parametrize(("stem", "reach"), [({}, 7), ({"stem_depth": 2}, 19), ({"stem_channels": (4,)}, 3)])
+def test_what_a_token_sees_through_a_stem(stem, reach) -> None:
+    size = ViTConfig(image_size=64, stem_channels=(4, 4), patch_size=1, dim=8, depth=1, num_heads=1, mlp_dim=8)
+    model = ViT(size.replace(**stem))
+    image = torch.rand(1, 1, 64, 64, requires_grad=True)
+    token = model.embed(image)[0, 1 + model.config.num_patches // 2 + model.config.grid[1] // 2]  # an inner one
+    (gradient,) = torch.autograd.grad(token.square().sum(), image)
+    rows = np.flatnonzero(gradient.abs().sum(dim=(0, 1, 3)))
+    assert rows.max() - rows.min() + 1 == reach
+    assert f"sees {reach} × {reach} pixels or more" in patch_cells(model.config).note
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ VARIANTS: dict[str, ModelConfig] = {
     "relative": SMALL.replace(positions="relative"),
     "relative, mean": SMALL.replace(positions="relative", pool="mean"),
     "stem": SMALL.replace(stem_channels=(3, 6), patch_size=1),
+    "deep stem": SMALL.replace(stem_channels=(3, 6), stem_depth=2, patch_size=1),
     "stem, padded": SMALL.replace(stem_channels=(3,), image_size=(11, 13), patch_size=4, fit="pad"),
     "mlp head": SMALL.replace(head="mlp"),
     "mlp head, narrow": SMALL.replace(head="mlp", head_hidden=7),

@@ -32,6 +32,7 @@ VARIANTS: dict[str, ViTConfig] = {
     "relative": SMALL.replace(positions="relative"),
     "relative, mean": SMALL.replace(positions="relative", pool="mean"),
     "stem": SMALL.replace(stem_channels=(3, 6), patch_size=1),
+    "deep stem": SMALL.replace(stem_channels=(3, 6), stem_depth=2, patch_size=1),
     "mlp head": SMALL.replace(head="mlp", head_hidden=7),
     "not square": SMALL.replace(image_size=(8, 12), patch_size=(4, 2)),
     "padded": SMALL.replace(image_size=(11, 10), fit="pad"),

@@ -63,7 +63,7 @@ class Cells:
 def patch_cells(config: ViTConfig) -> Cells:
     """A ViT's patches in the pixels of its picture.
 
-    Feature f of a stem of k stride-2 3×3 convolutions (padding 1) is centred on pixel f · 2ᵏ; without a stem this is
+    Feature f of a stem of k stages of 3×3 convolutions (padding 1) is centred on pixel f · 2ᵏ; without a stem this is
     the plain grid. `fit=pad` cuts the last cells at the picture's edge, `fit=resize` squeezes all of them.
     """
     stride = 2 ** len(config.stem_channels)
@@ -79,7 +79,7 @@ def patch_cells(config: ViTConfig) -> Cells:
     padded = config.fit == "pad" and config.fitted_size != config.feature_size
     notes = []
     if config.stem_channels:
-        reach = 2 * stride - 1
+        reach = 1 + 2 * sum(2**stage * (1 + 2 * (config.stem_depth - 1)) for stage in range(len(config.stem_channels)))
         notes.append(
             f"Each token sees {reach} × {reach} pixels or more through the convolutional stem, more than its cell: the"
             " cells are approximate."

@@ -19,7 +19,8 @@ from vitreous.preprocess import Preprocessing
 
 #: What the weights decide. A configuration that says otherwise describes another model.
 _ARCHITECTURE = (
-    "dim", "depth", "num_heads", "mlp_dim", "pool", "positions", "stem_channels", "qkv_bias", "norm_eps", "gelu",
+    "dim", "depth", "num_heads", "mlp_dim", "pool", "positions", "stem_channels", "stem_depth", "qkv_bias", "norm_eps",
+    "gelu",
 )  # fmt: skip
 
 

@@ -94,11 +94,12 @@ def _vit_embedding(c: ViTConfig) -> Iterator[Step]:
     (height, width), (ph, pw), (rows, columns), N, D = c.image_size, c.patch_size, c.grid, c.num_patches, c.dim
     channels, feature_symbols = c.channels, "B × C × H × W"
     yield Step("image", "x", "Sec. 3.1", _by(height, width, channels), feature_symbols, ("B", channels, height, width))
-    for i, out_channels in enumerate(c.stem_channels):
-        height, width = -(-height // 2), -(-width // 2)
+    stem = [(width, stride) for width in c.stem_channels for stride in (2, *[1] * (c.stem_depth - 1))]
+    for i, (out_channels, stride) in enumerate(stem):
+        height, width = -(-height // stride), -(-width // stride)
         feature_symbols = "B × C′ × H′ × W′"
         yield Step(
-            f"stem {i + 1}: conv 3×3, stride 2, GELU", "x′", "Sec. 3.1, hybrid",
+            f"stem {i + 1}: conv 3×3, stride {stride}, GELU", "x′", "Sec. 3.1, hybrid",
             f"{_by(height, width)} × (9 · {channels} → {out_channels})", feature_symbols,
             ("B", out_channels, height, width), _linear(9 * channels, out_channels),
             _product(height * width, 9 * channels, out_channels), owns=(f"stem.{2 * i}",),

@@ -180,13 +180,14 @@ class Block(nn.Module):
 
 
 class ConvStem(nn.Sequential):
-    """Small 3×3 stride-2 convolutions that turn the image into the features the patches are cut from."""
+    """Small 3×3 convolutions that turn the image into the features the patches are cut from; each stage halves it."""
 
-    def __init__(self, channels: int, stem_channels: tuple[int, ...]):
+    def __init__(self, channels: int, stem_channels: tuple[int, ...], depth: int):
         layers: list[nn.Module] = []
         for width in stem_channels:
-            layers += [nn.Conv2d(channels, width, kernel_size=3, stride=2, padding=1), nn.GELU()]
-            channels = width
+            for stride in (2, *[1] * (depth - 1)):
+                layers += [nn.Conv2d(channels, width, kernel_size=3, stride=stride, padding=1), nn.GELU()]
+                channels = width
         super().__init__(*layers)
 
 
@@ -197,7 +198,7 @@ class ViT(nn.Module):
         super().__init__()
         self.config = config.check_geometry()
         D = config.dim
-        self.stem = ConvStem(config.channels, config.stem_channels) if config.stem_channels else None
+        self.stem = ConvStem(config.channels, config.stem_channels, config.stem_depth) if config.stem_channels else None
         in_channels = config.stem_channels[-1] if config.stem_channels else config.channels
         self.patch_embed = PatchEmbed(in_channels, config.patch_size, D, config.patch_embed)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, D)) if config.has_class_token else None
