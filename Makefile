@@ -9,6 +9,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 
 help:
 	@echo "make demo       train a ViT and a CNN on MNIST and write the comparison (about 4 minutes on two cores)"
+	@echo "make setup      only install, into .venv (another Python: make setup PYTHON=python3.11)"
 	@echo "make test       set up everything, then run the tests"
 	@echo "make test-slow  the tests that take minutes each"
 	@echo "make check      ruff and mypy; make check-page: the page's JavaScript (needs npm)"
@@ -16,6 +17,8 @@ help:
 
 # Stamps: each is as new as the last install it stands for.
 $(VENV)/.base: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "vitreous needs Python 3.11 or newer, which $(PYTHON) is not: add PYTHON=python3.11"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing vitreous into $(VENV) …"
 	@$(PIP) -e '.[serve]'

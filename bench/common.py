@@ -29,8 +29,9 @@ DOCS = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 _DOCS_HEAD = """# Benchmarks
 
 Written by the scripts in `bench/` (`--docs`), never by hand. What each measures is in `bench/README.md`. Candidates
-take turns within one run; figures are medians, ± the distance of the quartiles; a ratio is the median of the rounds'
-own ratios. GFLOP/s is the fp32 matrix-product rate of the machine, measured in the same run.
+take turns within one run; figures are medians, ± the distance of the quartiles, unless a column says otherwise; a
+ratio is the median of the rounds' own ratios. GFLOP/s is the fp32 matrix-product rate of the machine, measured in the
+same run.
 """
 _PACKAGES = ("torch", "timm", "transformers", "torchvision", "vit-pytorch", "onnxruntime")
 

@@ -139,6 +139,8 @@ def main() -> None:
     made.add_argument("--threads", type=int, help="of a training, and of the yardstick beside it; default: all cores")
     made.add_argument("--only-seed", type=int, help="train this one alone, and report nothing")
     told = made.parse_args()
+    if told.quick:
+        made.error("a recipe cannot be shortened: name one, or use --seeds 1")
     recipes = told.recipes or list(GOALS)
     for recipe in recipes:
         preset(recipe)  # a misspelled name is told before anything is trained

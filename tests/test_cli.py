@@ -14,7 +14,12 @@ from PIL import Image
 
 import vitreous.cli
 from vitreous.config import DataConfig
+from vitreous.conversion import convert
 from vitreous.data.datasets import load_dataset
+from vitreous.errors import DataError
+from vitreous.interop import save_model
+from vitreous.preprocess import Preprocessing
+from vitreous.runs import Run
 
 
 @pytest.fixture
@@ -229,6 +234,35 @@ def test_convert_there_and_back(vitreous_command, runs, tmp_path):
     assert code == 2
     assert "exists already: name another target" in errors
     assert sorted((file.name, file.stat().st_mtime_ns) for file in (tmp_path / "hf").iterdir()) == before
+
+
+def test_converted_classes_have_a_name_each(runs, tmp_path):
+    model = Run.open(runs / "vit").load_model()
+    cranes = (*"abcdefgh", "crane", "crane")
+    save_model(model, tmp_path / "hf", "hf", mean=(0.5,), std=(0.5,), class_names=cranes)
+    convert(tmp_path / "hf", tmp_path / "run", "vitreous")
+    assert Run.open(tmp_path / "run").class_names[-2:] == ("crane (8)", "crane (9)")
+    file = tmp_path / "hf" / "config.json"
+    settings = json.loads(file.read_text())
+    del settings["id2label"]["9"]
+    file.write_text(json.dumps(settings))
+    lines = convert(tmp_path / "hf", tmp_path / "numbered", "vitreous")
+    assert any("names 9 classes and the model has 10" in line for line in lines)
+    assert Run.open(tmp_path / "numbered").class_names == tuple("0123456789")
+
+
+def test_a_model_of_four_channels_takes_no_picture():
+    four = Preprocessing(
+        image_size=(8, 8), channels=4, mean=(0.0,) * 4, std=(1.0,) * 4, resize="bilinear", polarity="as-is"
+    )
+    with pytest.raises(DataError, match="takes 4 channels, and a picture has 1 or 3"):
+        four.prepare(np.zeros((8, 8, 3), dtype=np.uint8))
+
+
+def test_brackets_are_a_persons_own(vitreous_command, runs, tmp_path):
+    code, out, _ = vitreous_command("compare", runs / "vit", runs / "cnn", "-o", tmp_path / "out[v2]")
+    assert code == 0
+    assert "out[v2]" in out
 
 
 def test_paper(vitreous_command, runs):

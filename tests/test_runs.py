@@ -160,11 +160,70 @@ def test_every_truncation_of_a_checkpoint_falls_back(copy):
     whole = file.read_bytes()
     for percent in range(0, 100, 5):
         file.write_bytes(whole[: len(whole) * percent // 100])
-        checkpoint = run.rewind()
+        checkpoint = run.resume_point()
         assert checkpoint is not None
         assert checkpoint.step == 1
     file.write_bytes(whole)
     assert run.rewind().step == 2
+
+
+def test_a_damaged_checkpoint_does_not_outlive_those_written_after_it(copy):
+    run = Run.open(copy)
+    for step in (800, 900):
+        run.save_resume_point(ResumePoint(step, {"x": torch.zeros(1)}, {}))
+    for file in (copy / "resume").glob("*.safetensors"):
+        file.write_bytes(b"x")
+    assert run.rewind() is None
+    for step in (50, 60, 70):
+        run.save_resume_point(ResumePoint(step, {"x": torch.zeros(1)}, {}))
+    assert run.resume_point().step == 70
+    (copy / "resume" / "step-000000070.safetensors").write_bytes(b"x")
+    assert run.rewind().step == 60
+
+
+def test_metrics_that_a_power_cut_left_short(copy):
+    run = Run.open(copy)
+    (copy / "metrics.jsonl").unlink()
+    for step in (1, 2):
+        run.log(event="train", step=step)
+    run.save_resume_point(ResumePoint(2, {"x": torch.zeros(1)}, {}))
+    file = copy / "metrics.jsonl"
+    file.write_bytes(file.read_bytes()[:-5])
+    assert run.rewind().step == 2
+    run.log(event="train", step=3)
+    assert [line["step"] for line in run.metrics()] == [1, 3]
+
+
+def test_one_process_trains_a_run_at_a_time(copy):
+    run = Run.open(copy)
+    with run.held(), pytest.raises(RunError, match="is being trained by another process"), Run.open(copy).held():
+        pass
+    with run.held():
+        pass
+
+
+def test_evaluation_on_the_same_data_by_name_cuts_it_as_training_did(tmp_path):
+    """Otherwise images it was trained on would stand in the test split."""
+    random = np.random.default_rng(0)
+    np.savez(tmp_path / "d.npz", images=random.integers(0, 256, (200, 28, 28), dtype=np.uint8),
+             labels=np.arange(200) % 2)  # fmt: skip
+    settings = [f"data.name={tmp_path / 'd.npz'}", "data.split_seed=1", "data.val_fraction=0.3", "model.depth=1",
+                "train.epochs=1", "train.threads=1"]  # fmt: skip
+    run = fit(override(preset("vit"), settings), tmp_path / "run", progress=False)
+    for split in ("val", "test"):
+        mine, named = evaluate_run(run, split), evaluate_run(run, split, data=run.config.data.name)
+        assert np.array_equal(mine.logits, named.logits)
+    np.savez(tmp_path / "d.npz", images=np.zeros((200, 28, 28), dtype=np.uint8), labels=np.arange(200) % 2)
+    with pytest.raises(DataError, match="changed since"):
+        evaluate_run(run, data=run.config.data.name)
+
+
+def test_a_run_goes_on_where_it_was_started(copy):
+    run = Run.open(copy)
+    run.record["status"], run.record["resolved"]["device"] = "training", "cuda"
+    run.write_record()
+    with pytest.raises(RunError, match=r"was started on cuda, (which is not available here|not on cpu)"):
+        fit(run.config, copy, resume=True, device="cpu", progress=False)
 
 
 def test_only_the_last_two_checkpoints_stay(copy):

@@ -48,7 +48,8 @@ def _print(*what: Any) -> None:
     from rich.console import Console
 
     console = Console() if sys.stdout.isatty() else Console(width=160, no_color=True)
-    console.print(*what, highlight=False, soft_wrap=all(isinstance(one, str) for one in what))
+    plain = all(isinstance(one, str) for one in what)  # where brackets are a person's, not rich's
+    console.print(*what, highlight=False, markup=not plain, soft_wrap=plain)
 
 
 def _version(show: bool) -> None:
@@ -238,10 +239,10 @@ def train(
     ] = None,
     head_only: Annotated[bool, typer.Option("--head-only", help="Train the head alone (a linear probe).")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run named by -o.")] = False,
-    threads: Annotated[int | None, typer.Option(help="CPU threads; left out: all cores.")] = None,
-    processes: Annotated[
-        int, typer.Option(help="Data-parallel processes on this machine; they share the threads.", min=1)
-    ] = 1,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads of each process; left out: all cores, shared by the processes.")
+    ] = None,
+    processes: Annotated[int, typer.Option(help="Data-parallel processes on this machine.", min=1)] = 1,
     compile_: Annotated[bool, typer.Option("--compile", help="torch.compile the model.")] = False,
     device: DeviceOption = "auto",
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
@@ -254,7 +255,7 @@ def train(
     settings = (settings or []) + [f"{key}={value}" for key, value in flags.items() if value is not None]
     settings += ["train.compile=true"] * compile_ + ["train.freeze=backbone"] * head_only
     settings += [
-        f"{key}={json.dumps(run)}"
+        f"{key}={json.dumps(run, ensure_ascii=False)}"
         for key, run in {"start.weights": weights, "train.teacher": teacher}.items()
         if run is not None
     ]

@@ -208,7 +208,7 @@ class PostViTConfig(_PostModel):
     num_heads: Positive = 4
     mlp: Positive = 3000  # the post takes this argument and never uses it
     class_token_seed: int = 0  # its class vector is not in the state dict: a run rebuilds it from this
-    #: none: as written; docs/posts.md measures what each repair brings
+    #: none: as written; docs/posts.md measures "attention"
     mends: tuple[Literal["attention", "normalisation", "class-token", "pre-norm", "head"], ...] = ()
 
 
@@ -314,7 +314,7 @@ class Config(_Frozen):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
     @model_validator(mode="after")
-    def _nll_is_for_log_probabilities(self) -> Config:
+    def _training_suits_the_model(self) -> Config:
         if self.train.loss == "nll" and not self.model.kind.startswith("post-"):
             raise ValueError(
                 f"train.loss='nll' is for models that return log-probabilities, the posts'; {self.model.kind!r} returns"
@@ -322,6 +322,11 @@ class Config(_Frozen):
             )
         if self.train.loss == "nll" and self.train.label_smoothing:
             raise ValueError("train.label_smoothing has no effect with train.loss='nll': set it to 0")
+        if self.train.freeze == "backbone" and self.model.kind != "vit":
+            raise ValueError(
+                f"train.freeze='backbone' is for ViTs; a {self.model.kind!r} is small enough to train whole: leave it"
+                " out"
+            )
         return self
 
 

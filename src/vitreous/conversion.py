@@ -32,8 +32,9 @@ def convert(
     fitted = {"image_size": image_size, "patch_size": patch_size, "channels": channels}
     model, preprocessing, class_names, lines = _read(source, fitted, num_heads, allow_partial)
     if to == "vitreous":
+        names = _distinct_names(class_names, model, lines)
         notes = [f"converted from {source.name}", *lines]
-        Run.adopt(target, model, preprocessing or _unnormalised(model), class_names or _numbered(model), notes)
+        Run.adopt(target, model, preprocessing or _unnormalised(model), names, notes)
         if preprocessing is None:
             lines.append(
                 "the input's mean and std are not known: pixels are taken as 0 to 1; edit config.json if not so"
@@ -80,5 +81,12 @@ def _unnormalised(model: ViT) -> Preprocessing:
     )
 
 
-def _numbered(model: ViT) -> tuple[str, ...]:
-    return tuple(str(number) for number in range(model.config.num_classes))
+def _distinct_names(given: tuple[str, ...] | None, model: ViT, lines: list[str]) -> tuple[str, ...]:
+    """A name for each class and no name twice (ImageNet has two cranes), since answers are given by name."""
+    numbers = tuple(str(number) for number in range(model.config.num_classes))
+    if given is not None and len(given) != len(numbers):
+        lines.append(f"the file names {len(given)} classes and the model has {len(numbers)}: they are numbered instead")
+        given = None
+    if given is None:
+        return numbers
+    return tuple(f"{name} ({i})" if given.count(name) > 1 else name for i, name in enumerate(given))

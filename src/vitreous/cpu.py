@@ -52,6 +52,14 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
+def memory_bytes() -> int | None:
+    """What this machine has; None where it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
 def default_threads() -> int:
     """All cores this process may use, unless OMP_NUM_THREADS says otherwise."""
     asked = os.environ.get("OMP_NUM_THREADS", "")

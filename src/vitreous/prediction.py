@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from vitreous import metrics
-from vitreous.config import DataConfig
 from vitreous.cpu import prepare
 from vitreous.data.datasets import Split, load_dataset
 from vitreous.errors import DataError
@@ -92,11 +91,14 @@ def evaluate_run(
     chosen = run.config.data
     if data is not None:
         preprocessing = run.preprocessing
-        chosen = DataConfig(name=data, image_size=preprocessing.image_size, channels=_one_or_three(preprocessing))
+        size, channels = preprocessing.image_size, _one_or_three(preprocessing)
+        chosen = chosen.replace(name=data, image_size=size, channels=channels)  # and cut into splits as in training
     if not chosen.name:
         raise DataError(f"{str(run.path)!r} was converted and has no data of its own: name some with --data")
     dataset = load_dataset(chosen)
-    if data is None and dataset.checksums != run.record["data"].get("checksums", dataset.checksums):
+    if data in (None, run.config.data.name) and dataset.checksums != run.record["data"].get(
+        "checksums", dataset.checksums
+    ):
         raise DataError(
             f"the data {dataset.name!r} changed since {str(run.path)!r} was trained, so its {split_name} split may hold"
             " images it has learned; restore the data, or train a new run"

@@ -75,6 +75,10 @@ class Preprocessing(BaseModel):
 
     def prepare(self, image: ImageLike, name: str | None = None) -> Prepared:
         """Bring any image to the size and channels the model wants, saying what was done."""
+        if self.channels not in (1, 3):
+            raise DataError(
+                f"the model takes {self.channels} channels, and a picture has 1 or 3: give it tensors instead"
+            )
         by_strokes = self.resize == "mnist"
         decoded = _decode(image, name, over_contrast=by_strokes)
         name = name or (str(image) if isinstance(image, str | Path) else "the image")

@@ -10,6 +10,7 @@ import contextlib
 import datetime
 import hashlib
 import json
+import os
 import platform
 import re
 import shutil
@@ -218,16 +219,18 @@ class Run:
         from safetensors.torch import save
 
         folder = self.path / RESUME
-        stem = f"step-{point.step:09d}"
+        stem = _step_name(point.step)
         data = save({name: tensor.detach().cpu().contiguous() for name, tensor in point.tensors.items()})
-        metrics = self.path / METRICS
-        facts = {
-            **point.facts,
-            "step": point.step,
-            "sha256": hashlib.sha256(data).hexdigest(),
-            "metrics_bytes": metrics.stat().st_size if metrics.exists() else 0,
-        }
         with self._writing():
+            with (self.path / METRICS).open("ab") as metrics:
+                os.fsync(metrics.fileno())  # what the checkpoint counts on is on the disk before it is
+                metrics_bytes = metrics.tell()
+            facts = {
+                **point.facts,
+                "step": point.step,
+                "sha256": hashlib.sha256(data).hexdigest(),
+                "metrics_bytes": metrics_bytes,
+            }
             folder.mkdir(exist_ok=True)
             atomic_write_bytes(folder / f"{stem}.safetensors", data)
             atomic_write_text(folder / f"{stem}.json", json.dumps(facts))
@@ -241,12 +244,46 @@ class Run:
         return next((point for file in files if (point := _read_resume_point(file)) is not None), None)
 
     def rewind(self) -> ResumePoint | None:
-        """Go back to the newest whole checkpoint: metrics.jsonl is cut to what it was then. None: start over."""
+        """Go back to the newest whole checkpoint: metrics.jsonl is cut to what it was then. None: start over.
+
+        Damaged checkpoints go: by their number they would count as newer than those that training writes next.
+        """
         point = self.resume_point()
-        if point is not None or (self.path / METRICS).exists():
-            with (self.path / METRICS).open("ab") as metrics:
-                metrics.truncate(0 if point is None else point.facts["metrics_bytes"])
+        with self._writing():
+            for damaged in (self.path / RESUME).glob("step-*"):
+                if point is None or damaged.stem > _step_name(point.step):
+                    damaged.unlink()
+            metrics = self.path / METRICS
+            if metrics.exists():
+                kept = metrics.read_bytes()[: point.facts["metrics_bytes"] if point else 0]
+                with metrics.open("r+b") as file:
+                    file.truncate(kept.rfind(b"\n") + 1)  # a line that a power cut left half goes too
         return point
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """One process trains a run at a time; where the system has no locks, nobody is stopped."""
+        try:
+            import fcntl
+        except ImportError:
+            yield
+            return
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(folder)
+            raise RunError(f"{str(self.path)!r} is being trained by another process: wait for it, or stop it") from None
+        except OSError:
+            pass  # a file system without locks
+        try:
+            yield
+        finally:
+            os.close(folder)
+
+
+def _step_name(step: int) -> str:
+    return f"step-{step:09d}"
 
 
 def _read_resume_point(facts_file: Path) -> ResumePoint | None:

@@ -152,6 +152,12 @@ def test_an_animated_webp_is_refused() -> None:
         decode_image(animated)
 
 
+def test_a_cameras_jpeg_with_a_second_picture_inside() -> None:
+    first, second = (Image.new("RGB", (8, 8), (shade, 0, 0)) for shade in (200, 10))
+    both = encode(first, "MPO", save_all=True, append_images=[second])
+    assert decode_image(both).pixels[..., 0].mean() == pytest.approx(200, abs=3)
+
+
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP"])
 def test_truncated_files_are_refused(kind: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)

@@ -67,6 +67,7 @@ def test_stopping_saves_on_all_ranks_and_resumes(tmp_path, number, code):
     _, errors = process.communicate(timeout=120)
     assert process.returncode == code, errors
     assert errors.count("stopped at step") == 1
+    assert "vitreous train --resume --processes 2 -o run" in errors
     assert "Traceback" not in errors
     alone = train("--resume", "-o", "run", cwd=tmp_path)
     assert "resume with --processes 2" in alone.communicate(timeout=120)[1]

@@ -12,11 +12,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
+from vitreous import cpu
 from vitreous.config import Config, override
 from vitreous.data.datasets import load_dataset
 from vitreous.errors import CheckpointError, ConfigError, RunError
+from vitreous.interop import save_model
 from vitreous.preprocess import Preprocessing
 from vitreous.presets import preset
 from vitreous.runs import ResumePoint, Run
@@ -243,6 +245,49 @@ def test_bfloat16_trains_where_it_works(tmp_path):
 def test_device_that_is_not_here(tmp_path):
     with pytest.raises(ConfigError, match="--device 'tpu': choose from"):
         fit(small(), tmp_path / "run", device="tpu", progress=False)
+
+
+def test_a_training_that_cannot_be_leaves_no_folder(tmp_path):
+    with pytest.raises(ConfigError, match=r"train\.freeze='backbone' is for ViTs"):
+        fit(small("train.freeze=backbone", name="cnn"), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+
+
+def test_fine_tuning_from_a_part_of_a_model(tmp_path):
+    """`start.allow_partial`: what is missing starts afresh, and the same each time."""
+    first = fit(small("train.epochs=0.1"), tmp_path / "first", progress=False)
+    save_model(first.load_model(), tmp_path / "whole.safetensors", "timm")
+    tensors = load_file(tmp_path / "whole.safetensors")
+    del tensors["blocks.1.norm2.weight"], tensors["blocks.1.mlp.fc1.weight"]
+    save_file(tensors, tmp_path / "part.safetensors")
+    settings = [f'start.weights="{tmp_path / "part.safetensors"}"', "start.num_heads=2"]
+    dataset = load_dataset(small().data)
+    with pytest.raises(CheckpointError, match="is not a whole model"):
+        start.starting_weights(small(*settings), dataset)
+    config = small(*settings, "start.allow_partial=true")
+    one, two = (start.starting_weights(config, dataset)[1].tensors for _ in range(2))
+    assert torch.equal(one["blocks.0.attn.qkv.weight"], first.load_model().blocks[0].attn.qkv.weight)
+    assert torch.equal(one["blocks.1.mlp.fc1.weight"], two["blocks.1.mlp.fc1.weight"])
+    assert one["blocks.1.mlp.fc1.weight"].std() > 0
+
+
+def test_processes_share_what_few_images_there_are():
+    dataset = load_dataset(small("data.train_per_class=5").data)  # 50 images, fewer than the batch
+    config = fit_to_data(small("train.batch_size=66"), dataset)
+    group = distributed.Group(rank=0, world_size=3, local_world_size=3)
+    resolved = start._resolve(config, dataset, Preprocessing.for_dataset(dataset), "cpu", group)
+    assert resolved["batch_size"] == 48
+    with pytest.raises(ConfigError, match=r"train.batch_size=64 .* cannot be shared equally by 3 processes"):
+        start._resolve(fit_to_data(small(), dataset), dataset, Preprocessing.for_dataset(dataset), "cpu", group)
+
+
+def test_what_cannot_fit_into_memory_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(cpu, "memory_bytes", lambda: 10**6)
+    with pytest.raises(ConfigError, match=r"patches of 7×7 are 17 tokens each, and 64 of them need more than .* GB"):
+        fit(small(), tmp_path / "run", progress=False)
+    assert not (tmp_path / "run").exists()
+    monkeypatch.setattr(cpu, "memory_bytes", lambda: None)  # a machine that does not say
+    fit(small("train.epochs=0.1"), tmp_path / "run", progress=False)
 
 
 def test_tensorboard_events_are_written(tmp_path):

@@ -71,14 +71,17 @@ def _sub_folders(folder: Path) -> list[Path]:
 
 def _part_folders(root: Path) -> dict[PartName, Path]:
     """The folder of each part; a root without `train/` is itself the training part."""
-    below = {entry.name.lower(): entry for entry in _sub_folders(root)}
-    parts: dict[PartName, Path] = {}
-    for name, entry in below.items():
-        if name in PART_NAMES:
-            parts[PART_NAMES[name]] = entry
+    below = _sub_folders(root)
+    named = [(PART_NAMES[entry.name.lower()], entry) for entry in below if entry.name.lower() in PART_NAMES]
+    parts = dict(named)
     if "train" not in parts:
         return {"train": root}
-    strangers = [entry.name for name, entry in below.items() if name not in PART_NAMES]
+    for part, entry in named:
+        if parts[part] != entry:
+            raise DataError(
+                f"{root} holds {entry.name}/ and also {parts[part].name}/, two names for one part: merge them"
+            )
+    strangers = [entry.name for entry in below if entry.name.lower() not in PART_NAMES]
     if strangers:
         raise DataError(
             f"{root} holds train/ and also {', '.join(strangers[:3])}/; expected either train/, val/ and test/,"
@@ -115,6 +118,11 @@ def _items(folder: Path, class_names: tuple[str, ...]) -> tuple[list[_Item], int
             raise DataError(
                 f"the class folder {folder / name} holds no PNG, JPEG, WebP or BMP image; add some, or remove it"
             )
+    if not items:
+        raise DataError(
+            f"{folder} holds no class folders; expected one sub-folder a class, as in training: sort its images into"
+            " them, or move it away"
+        )
     return items, strangers
 
 

@@ -164,7 +164,7 @@ def _webp_extent(data: bytes) -> tuple[int, int]:
 
 def _refuse_animation(image: Image.Image, name: str) -> None:
     frames = getattr(image, "n_frames", 1)
-    if frames > 1:
+    if frames > 1 and image.format != "MPO":  # a camera's JPEG with a second, smaller picture inside
         raise DataError(f"{name} is an animation of {frames} frames; expected a single picture")
 
 

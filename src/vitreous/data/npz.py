@@ -126,6 +126,8 @@ def _named(
 
 
 def _split(path: Path, name: str, images: np.ndarray, labels: np.ndarray, notes: list[str]) -> Split:
+    if images.ndim == 0:
+        raise DataError(f"{path}: {name} is a single number; expected images, as in shape (n, H, W)")
     if len(images) != len(labels):
         raise DataError(f"{path}: {len(images)} {name}, but {len(labels)} labels; expected one label an image")
     if images.size == 0:

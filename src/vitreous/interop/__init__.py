@@ -80,7 +80,7 @@ def read_checkpoint(
     The keyword arguments answer what a file may leave open: its heads, the image size it was trained at if its
     grid is no square, the channels of a vit-pytorch patch, which of several models it holds. A tensor that is
     missing, unexpected or of the wrong shape is an error that lists them all; with `allow_partial` the same list is in
-    `Checkpoint.report`.
+    `Checkpoint.report`, and a fresh model's tensors, always the same, take their places.
     """
     path = Path(path)
     size = (trained_size, trained_size) if isinstance(trained_size, int) else trained_size
@@ -96,7 +96,7 @@ def read_checkpoint(
         )
     if checkpoint.problems and not allow_partial:
         raise CheckpointError(f"{str(path)!r} is not a whole model: {checkpoint.report}")
-    return checkpoint
+    return _fill_up(checkpoint) if checkpoint.problems else checkpoint
 
 
 def load_model(
@@ -125,8 +125,6 @@ def load_model(
             f"{str(path)!r} is a backbone without a classifier: give num_classes=… to start one at zero"
         )
     asked = {"image_size": image_size, "patch_size": patch_size, "channels": channels, "num_classes": num_classes}
-    if allow_partial and checkpoint.problems:
-        checkpoint = _fill_up(checkpoint)
     try:
         config = checkpoint.config.replace(**{key: value for key, value in asked.items() if value is not None})
         config.check_geometry()
@@ -205,6 +203,7 @@ def _fill_up(checkpoint: Checkpoint) -> Checkpoint:
     if wanted > 4 * there + 2**26:  # a small file that implies a huge model is no partial checkpoint
         raise CheckpointError(f"{str(checkpoint.path)!r} implies {wanted:,} parameters and holds {there:,}")
     with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # a training that is resumed from the file starts from the same bits
         tensors = ViT(checkpoint.config).state_dict()
     fitting = {name: tensor for name, tensor in checkpoint.tensors.items() if expected.get(name) == tuple(tensor.shape)}
     if not checkpoint.has_head:  # a backbone stays one: `adapt` gives it a classifier

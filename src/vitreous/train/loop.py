@@ -55,15 +55,16 @@ def fit(
     With `resume`, `out` is an unfinished run: its own configuration counts, and it goes on where it stopped.
     """
     with distributed.group() as group:
+        writer = _summary_writer() if tensorboard and group.is_main else None
         run, dataset, weights = open_or_create(config, out, resume, device, group)
         if run.is_done:
             return run
         trainer = Trainer(run, dataset, group, weights)
         title = f"{run.config.name} on {dataset.name}"
         show: Reporter = reporter(title) if progress and group.is_main else Silent()
-        board = _tensorboard(run.path) if tensorboard and group.is_main else None
+        board = writer(str(run.path / "tensorboard")) if writer is not None else None
         try:
-            with show:
+            with run.held() if group.is_main else contextlib.nullcontext(), show:
                 trainer.train(show, board)
         finally:
             if board is not None:
@@ -130,9 +131,10 @@ class Trainer:
                 if stop or (done < total and due):
                     self._save(done)
                 if stop:
+                    together = f" --processes {self.group.world_size}" if self.group.world_size > 1 else ""
                     raise TrainingInterrupted(
                         f"stopped at step {done} of {total} and saved;"
-                        f" go on with: vitreous train --resume -o {self.run.path}",
+                        f" go on with: vitreous train --resume{together} -o {self.run.path}",
                         signals.received or signal.SIGTERM,
                     )
         self._finish(show)
@@ -217,7 +219,7 @@ class Trainer:
         point = self.run.rewind() if self.group.is_main else None
         self.group.barrier()  # one process cuts metrics.jsonl back, then all read
         if not self.group.is_main:
-            point = self.run.rewind()
+            point = self.run.resume_point()
         if point is None:
             return 0
         tensors = point.tensors
@@ -303,11 +305,11 @@ def _signals() -> Iterator[_Signals]:
             signal.signal(number, handler)
 
 
-def _tensorboard(path: Path) -> Any:
+def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         from vitreous.errors import MissingExtraError
 
         raise MissingExtraError("tensorboard", "tensorboard", "--tensorboard") from None
-    return SummaryWriter(str(path / "tensorboard"))
+    return SummaryWriter

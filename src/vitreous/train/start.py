@@ -39,6 +39,7 @@ def open_or_create(
         if out is None:
             raise RunError("--resume needs the run to go on with: name it with -o RUN")
         run = Run.open(out)
+        _check_same_device(run, device)
         dataset = load_dataset(run.config.data)
         if dataset.checksums != run.record["data"]["checksums"]:
             raise RunError(f"the data {dataset.name!r} changed since {str(run.path)!r} was started; train a new run")
@@ -107,12 +108,13 @@ def _resolve(
             "train.precision='bfloat16' does not run on this CPU: it advertises the instructions, and a matrix product"
             " in a child process crashed; use --set train.precision=float32"
         )
-    batch_size = min(train.batch_size, len(dataset.train))
-    if batch_size % group.world_size:
+    if train.batch_size % group.world_size or len(dataset.train) < group.world_size:
         raise ConfigError(
-            f"train.batch_size={batch_size} cannot be shared equally by {group.world_size} processes;"
-            f" use a multiple of {group.world_size}"
+            f"train.batch_size={train.batch_size} ({len(dataset.train)} images are there) cannot be shared equally by"
+            f" {group.world_size} processes; use a multiple of {group.world_size}"
         )
+    batch_size = min(train.batch_size, len(dataset.train) // group.world_size * group.world_size)
+    _check_memory(config, min(train.micro_batch or batch_size, batch_size // group.world_size))
     threads = cpu.prepare(train.threads or max(1, cpu.default_threads() // group.local_world_size))
     plan = Plan(len(dataset.train), batch_size, config.seed)
     steps = max(1, round(train.epochs * plan.steps_per_epoch))
@@ -134,13 +136,43 @@ def _resolve(
     return resolved
 
 
+def _check_memory(config: Config, images: int) -> None:
+    """Refuse what cannot fit, by a bound from below: a photograph in small patches is a hundred thousand tokens."""
+    model, memory = config.model, cpu.memory_bytes()
+    if memory is None or not isinstance(model, ViTConfig):
+        return
+    kept = model.depth * (8 * model.dim + 2 * model.mlp_dim)  # numbers a token leaves for the backward pass, at least
+    needed = 4 * images * model.num_tokens * kept
+    if needed > memory:
+        (height, width), (rows, columns) = model.image_size, model.patch_size
+        raise ConfigError(
+            f"images of {height}×{width} in patches of {rows}×{columns} are {model.num_tokens:,} tokens each, and"
+            f" {images} of them need more than {needed / 1e9:,.0f} GB ({memory / 1e9:.0f} GB are here): make the images"
+            " smaller (--set data.image_size=64), the patches larger (model.patch_size) or take fewer at once"
+            " (train.micro_batch)"
+        )
+
+
 def _teacher(config: Config, dataset: Dataset) -> dict[str, str] | None:
     """Which weights teach, so that a resumed training has the same teacher; None: only the labels do."""
     return Teacher(config.train.teacher, dataset).fingerprint if config.train.teacher else None
 
 
+def _check_same_device(run: Run, device: str) -> None:
+    started_on = run.record["resolved"].get("device", "cpu")
+    if run.is_done or (device in ("auto", started_on) and _devices()[started_on]):
+        return
+    why = "which is not available here" if device in ("auto", started_on) else f"not on {device}"
+    raise RunError(f"{str(run.path)!r} was started on {started_on}, {why}: it can only go on there; or train a new run")
+
+
+def _devices() -> dict[str, bool]:
+    """Which there are, and whether they are here."""
+    return {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+
+
 def _pick_device(device: str) -> str:
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    available = _devices()
     if device == "auto":
         return next(name for name in ("cuda", "mps", "cpu") if available[name])
     if device not in available:

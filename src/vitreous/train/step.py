@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from vitreous.config import Config
 from vitreous.data.augment import augment
 from vitreous.data.datasets import Dataset
-from vitreous.errors import ConfigError
-from vitreous.models import ViT, build
+from vitreous.models import build
 from vitreous.preprocess import Preprocessing
 from vitreous.train import distributed
 from vitreous.train.optim import AveragedWeights, lr_factor, make_optimizers
@@ -125,7 +124,5 @@ class Stepper:
 
 
 def _freeze_all_but_the_head(model: nn.Module) -> None:
-    if not isinstance(model, ViT):
-        raise ConfigError("train.freeze='backbone' is for ViTs; the other models are small enough to train whole")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
