@@ -35,6 +35,8 @@ same run.
 """
 _PACKAGES = ("torch", "timm", "transformers", "torchvision", "vit-pytorch", "onnxruntime")
 
+YARDSTICK = 220.0  # GFLOP/s of the machine that seconds are scaled to
+
 #: candidate → what it took in each round, all in the same order
 Times = dict[str, list[float]]
 Row = dict[str, Any]

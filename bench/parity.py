@@ -49,10 +49,11 @@ class Row:
 
 
 def declare_torchvision_operators() -> None:
-    """See docs: the torchvision that installs beside a CPU torch looks for two compiled operators when imported."""
+    """There is no CPU build of torchvision 0.28: the one that installs beside a CPU torch looks for two compiled
+    operators when it is imported. Declared (never called), torchvision, timm and transformers import."""
     if not hasattr(torch.ops.torchvision, "nms"):
         global _TORCHVISION
-        _TORCHVISION = torch.library.Library("torchvision", "DEF")
+        _TORCHVISION = torch.library.Library("torchvision", "DEF")  # declarations live as long as this does
         for operator in ("nms", "qnms"):
             _TORCHVISION.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from parity import randomise
+from parity import declare_torchvision_operators, randomise
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -29,16 +29,6 @@ B16 = preset("vit-b16").model
 assert isinstance(B16, ViTConfig)
 
 LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.05
-
-
-def declare_torchvision_operators() -> None:
-    """There is no CPU build of torchvision 0.28: the one that installs beside a CPU torch looks for two compiled
-    operators when it is imported. Declared (never called), torchvision, timm and transformers import."""
-    if not hasattr(torch.ops.torchvision, "nms"):
-        global _TORCHVISION
-        _TORCHVISION = torch.library.Library("torchvision", "DEF")  # declarations live as long as this does
-        for operator in ("nms", "qnms"):
-            _TORCHVISION.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
 
 def write_weights(config: ViTConfig, folder: Path) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import Column, Report, Table, parser
+from common import YARDSTICK, Column, Report, Table, parser
 
 from vitreous import cpu
 from vitreous.config import ModelConfig, ViTConfig
@@ -28,8 +28,6 @@ from vitreous.experiments import same_training
 from vitreous.models.shapes import count_flops, count_parameters_of
 from vitreous.presets import preset
 from vitreous.runs import Run
-
-YARDSTICK = 220.0  # GFLOP/s of the machine that the seconds are scaled to
 
 
 @dataclass(frozen=True)

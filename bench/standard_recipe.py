@@ -19,7 +19,7 @@ import time
 import numpy as np
 import torch
 import torch.nn.functional as F
-from peers import declare_torchvision_operators
+from parity import declare_torchvision_operators
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset

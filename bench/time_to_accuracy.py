@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import Column, Report, Row, Table, interleave, median, parser, spread
+from common import YARDSTICK, Column, Report, Row, Table, interleave, median, parser, spread
 
 from vitreous import cpu
 from vitreous.config import ViTConfig
@@ -40,7 +40,7 @@ COLUMNS = (
     Column("epochs", "epochs of the schedule", "{:g}"),
     Column("seconds_to_target", "s to the target", "{:.0f}"),
     Column("seconds_spread", "±", "{:.0%}"),
-    Column("seconds_at_220_gflops", "… at 220 GFLOP/s", "{:.0f}"),
+    Column("scaled_seconds", f"… at {YARDSTICK:.0f} GFLOP/s", "{:.0f}"),
     Column("reached", "seeds that reached it"),
     Column("val_accuracy", "last validation", "{:.2%}"),
     Column("test_accuracy", "test", "{:.2%}"),
@@ -113,7 +113,7 @@ def row_of(recipe: str, outcomes: list[Outcome], gflops: float, timed: bool) -> 
         "epochs": None if timed else epochs,
         "seconds_to_target": median(seconds) if all_reached else None,
         "seconds_spread": spread(seconds) if all_reached and len(seconds) > 1 else None,
-        "seconds_at_220_gflops": median(seconds) * gflops / 220 if all_reached else None,
+        "scaled_seconds": median(seconds) * gflops / YARDSTICK if all_reached else None,
         "reached": f"{len(seconds)} of {len(outcomes)}",
         "val_accuracy": median([one.val_accuracy for one in outcomes]),
         "test_accuracy": sum(tests) / len(tests) if tests else None,

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from vitreous.data.datasets import Dataset
+from vitreous.data.remarks import class_counts
 from vitreous.data.splits import keep_per_class
 from vitreous.errors import DataError
 from vitreous.sources import atomic_write_bytes
@@ -47,7 +47,7 @@ def contact_sheet(dataset: Dataset, path: Path) -> None:
         axes.set(xlim=(0, total[0]), ylim=(total[1], 0))  # inches, from the top left
         axes.axis("off")
         _write_head(axes, dataset, shown, left, numbers)
-        counts = _counts(dataset)
+        counts = np.array([counted[1:] for counted in class_counts(dataset)]).T  # (3, classes)
         chosen = keep_per_class(dataset.train.labels, SAMPLES, seed=0)
         for label in range(shown):
             middle = top + (label + 0.5) * row
@@ -65,12 +65,6 @@ def contact_sheet(dataset: Dataset, path: Path) -> None:
         atomic_write_bytes(path, buffer.getvalue())
     except OSError as error:
         raise DataError(f"cannot write the contact sheet {path}: {error.strerror or error}") from None
-
-
-def _counts(dataset: Dataset) -> np.ndarray:
-    """(3, classes): images in train, validation and test."""
-    splits = (dataset.train, dataset.val, dataset.test)
-    return np.stack([torch.bincount(split.labels, minlength=dataset.num_classes).numpy() for split in splits])
 
 
 def _short(text: str, most: int = 20) -> str:
