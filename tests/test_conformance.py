@@ -186,6 +186,14 @@ def test_a_changed_configuration_turns_its_row(name: str) -> None:
     assert words in " ".join(after[id].note for id in turned)
 
 
+@pytest.mark.parametrize("patch_size", [10, 16, 40])
+def test_patches_that_hang_over_the_edge_are_not_compared(patch_size: int) -> None:
+    """28 × 28 pixels, filled up: only patches that lie whole in the image hold as many pixels as the matrix takes."""
+    base = preset("vit")
+    row = sheet(base.replace(model=base.model.replace(patch_size=patch_size, fit="pad")))["eq1"]
+    assert row.verdict == "same", row.note
+
+
 @pytest.mark.parametrize(
     ("setting", "row"),
     [({"depth": 11}, "table1-depth"), ({"dim": 744}, "table1-dim"), ({"mlp_dim": 3000}, "table1-mlp-dim"),

@@ -18,7 +18,9 @@ from vitreous.config import CNNConfig, Config, DataConfig, ModelConfig, PostViTC
 from vitreous.data.datasets import load_dataset
 from vitreous.errors import MissingExtraError
 from vitreous.exporting import export_onnx, export_page, onnx_files, onnx_for_serving, parity, static_page
+from vitreous.exporting.catalog import model_entries, run_for_samples, sample_digits
 from vitreous.exporting.graph import ExportError, build_graph
+from vitreous.internals.cells import patch_cells
 from vitreous.models import build
 from vitreous.preprocess import Preprocessing
 from vitreous.runs import Run
@@ -272,3 +274,31 @@ def test_a_relative_path_is_written_where_the_person_stands(tiny: Run, tmp_path:
     monkeypatch.chdir(tmp_path)
     made = export_onnx(tiny, Path("here.onnx"), full=False)
     assert (tmp_path / "here.onnx").stat().st_size == made.bytes
+
+
+# --- what the page is told -------------------------------------------------------------------------------------------
+
+
+def test_samples_fit_the_page_where_a_run_does(make_run: Callable[..., Run], tiny: Run) -> None:
+    large = make_run(TINY.replace(image_size=(32, 32), patch_size=8), "large", image_size=(32, 32))
+    assert run_for_samples([large, tiny]) is tiny
+    assert len(base64.b64decode(sample_digits(run_for_samples([large, tiny]))["samples"][0]["pixels"])) == 28 * 28
+    assert run_for_samples([large]) is large
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"patch_size": 16, "fit": "pad"}, {"patch_size": 1, "stem_channels": (4, 4)}], ids=str
+)
+def test_the_page_is_told_where_the_patches_lie(changes: dict[str, Any]) -> None:
+    config = TINY.replace(**changes)
+    metadata = {
+        "model": config.model_dump(mode="json"),
+        "class_names": list("0123456789"),
+        "preprocessing": {},
+        "parameters": 1,
+        "accuracy": None,
+        "position_similarity": None,
+    }
+    told, cells = model_entries({"tiny": metadata})[0]["cells"], patch_cells(config)
+    assert (told["row_edges"], told["column_edges"]) == (list(cells.row_edges), list(cells.column_edges))
+    assert (told["exact"], told["note"]) == (cells.exact, cells.note)

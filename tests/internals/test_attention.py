@@ -68,6 +68,16 @@ def test_pooling_weights_rebuild_the_pooled_token(any_vit, taps_of) -> None:
     torch.testing.assert_close((weights[:, None] @ taps["normed"]).squeeze(1), taps["pooled"])
 
 
+def test_pooling_weights_leave_removed_patches_out(any_vit, image_for) -> None:
+    kept = torch.ones(1, any_vit.config.num_patches, dtype=torch.bool)
+    kept[0, 1:2] = False
+    taps: dict[str, torch.Tensor] = {}
+    any_vit(image_for(any_vit)[None], taps, patch_mask=kept)
+    weights = pooling_weights(any_vit, taps, kept)
+    torch.testing.assert_close((weights[:, None] @ taps["normed"]).squeeze(1), taps["pooled"])
+    assert weights.sum().item() == pytest.approx(1)
+
+
 def test_distance(any_vit, taps_of) -> None:
     """For each patch, weights over patches only, made to sum to 1, times the distance between the cells' middles."""
     weights = attention_layers(taps_of(any_vit), any_vit.config.depth)[0][0].numpy()  # (H, N, N)

@@ -5,6 +5,8 @@ Everything here is made once a session; under pytest-xdist all of these tests ru
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import http.server
 import os
@@ -24,7 +26,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from vitreous.config import override
+from vitreous.config import CNNConfig, Config, DataConfig, ModelConfig, ViTConfig, override
+from vitreous.data.datasets import load_dataset
+from vitreous.models import build
+from vitreous.preprocess import Preprocessing
 from vitreous.presets import preset
 from vitreous.runs import Run
 
@@ -81,6 +86,31 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return made
 
 
+@pytest.fixture(scope="session")
+def mixed_runs(tmp_path_factory: pytest.TempPathFactory, randomise: Any) -> list[Run]:
+    """Untrained: the first does not fit the page, the last knows other classes than the rest."""
+    tiny: dict[str, Any] = {"dim": 16, "mlp_dim": 24, "zero_head": False}
+    cnn = CNNConfig(conv_channels=(4, 8), hidden=16)
+    models: dict[str, ModelConfig] = {
+        "large": ViTConfig(image_size=(32, 32), patch_size=8, depth=1, num_heads=2, **tiny),
+        "coarse": ViTConfig(depth=2, num_heads=2, **tiny),
+        "fine": ViTConfig(patch_size=4, depth=3, num_heads=4, **tiny),
+        "stem": ViTConfig(stem_channels=(4, 4), patch_size=1, depth=1, num_heads=2, **tiny),
+        "padded": ViTConfig(patch_size=16, fit="pad", pool="mean", depth=1, num_heads=2, **tiny),
+        "digits-cnn": cnn,
+        "letters-cnn": cnn,
+    }
+    folder, made = tmp_path_factory.mktemp("mixed"), []
+    for name, model in models.items():
+        config = Config(name=name, model=model, data=DataConfig(name="digits", image_size=model.image_size))
+        dataset = load_dataset(config.data)
+        if name == "letters-cnn":
+            dataset = dataclasses.replace(dataset, class_names=tuple("abcdefghij"))
+        made.append(Run.create(folder / name, config, dataset, Preprocessing.for_dataset(dataset), {}))
+        made[-1].finish(randomise(build(model)), {})
+    return made
+
+
 # --- the page, served twice -------------------------------------------------------------------------------------------
 
 
@@ -119,10 +149,22 @@ def static_site(static_folder: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def served_site(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`vitreous serve` on loopback: the HTTP engine."""
+    with serving(runs, tmp_path_factory.mktemp("serve") / "log.txt") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def mixed_site(mixed_runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Models that differ in their patches, their size and their classes, served together."""
+    with serving(mixed_runs, tmp_path_factory.mktemp("serve") / "log.txt") as address:
+        yield address
+
+
+@contextlib.contextmanager
+def serving(runs: list[Run], log: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    log = tmp_path_factory.mktemp("serve") / "log.txt"
     with log.open("wb") as output:
         command = [sys.executable, "-c", SERVE, str(port), *(str(run.path) for run in runs)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}

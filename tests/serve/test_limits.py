@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import struct
 import time
 import zlib
@@ -94,6 +95,30 @@ def test_too_many_looks(make_client: Make) -> None:
     answer = client.post("/v1/look", json={})
     assert answer.status_code == 429
     assert answer.headers["retry-after"] == "1"
+
+
+def test_a_slow_upload_takes_no_place_from_the_others(make_client: Make) -> None:
+    service: Any = make_client(looks=1).app.service
+    headers = {b"content-type": b"application/json"}
+    body = json.dumps({"pixels": BLANK}).encode()
+
+    async def dripping() -> dict[str, Any]:
+        await asyncio.sleep(60)
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    async def at_once() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def both() -> int:
+        slow = [asyncio.create_task(service.look(headers, dripping)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        answer = await service.look(headers, at_once)
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        return int(answer.status)
+
+    assert asyncio.run(both()) == 200
 
 
 def test_too_many_large_decodes(make_client: Make, digits: np.ndarray, png: Callable[..., bytes]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import pytest
 import torch
 from starlette.testclient import TestClient
 
+from vitreous.config import ViTConfig
 from vitreous.internals.attention import attention_layers, pooling_weights, rollout
 from vitreous.internals.relevance import class_relevance, forward_and_back, relevance_readout
 from vitreous.models import ViT
 from vitreous.runs import Run
+from vitreous.serve import looking
 
 WANTS = ["probabilities", "attention", "lens", "qkv", "rollout", "occlusion", "relevance"]
 
@@ -75,6 +78,39 @@ def test_masks(client: TestClient, runs: list[Run], vit: ViT, digits: np.ndarray
     assert np.isfinite(found["relevance"]).all()
 
 
+@pytest.mark.parametrize("pool", ["mean", "seq"])
+def test_pooling_reads_no_removed_patch(runs: list[Run], digits: np.ndarray, randomise: Any, pool: str) -> None:
+    """Without a class token the answer is read from the patches that are left: so are rollout and relevance."""
+    config = ViTConfig(dim=16, depth=2, num_heads=2, mlp_dim=24, pool=pool, zero_head=False)
+    vit = randomise(ViT(config)).eval()
+    kept = np.array([[1] * 12 + [0] * 4], np.float32)
+    asked = looking.Question(digits[0][None], None, kept, 3, frozenset({"relevance"}))
+    served: Any = SimpleNamespace(torch_model=vit, run=runs[0])
+    found = looking._relevance(served, asked)
+    assert found[12:].tolist() == [0, 0, 0, 0]
+
+    image = runs[0].preprocessing.to_input(torch.from_numpy(digits[0].copy())[None, None])
+    told = forward_and_back(vit, image[0], 3, patch_mask=torch.from_numpy(kept) > 0)
+    layers = [layer[0] for layer in attention_layers(told.taps, 2)]
+    weights = pooling_weights(vit, told.taps, told.patch_mask)[0].detach()
+    torch.testing.assert_close(weights @ told.taps["normed"][0], told.taps["pooled"][0])
+    np.testing.assert_allclose(found, class_relevance(layers, told.attention_gradients, relevance_readout(vit, told)))
+    rolled = looking._rollout(torch.stack(layers).numpy(), config, kept)
+    if pool == "mean":
+        np.testing.assert_allclose(rolled, rollout(layers, weights), atol=1e-6)
+        assert rolled[12:].tolist() == [0, 0, 0, 0]
+
+
+def test_large_arrays_are_sent_with_five_digits(client: TestClient, digits: np.ndarray) -> None:
+    exact = np.array([0, 1, -0.123456789, 3.0000049e-7, 98765.43], np.float32)
+    assert looking._shortened(exact).tolist() == np.float32([0, 1, -0.12346, 3e-7, 98765]).tolist()
+    answer = client.post("/v1/look", json={**question(digits[0]), "want": ["attention", "qkv"]})
+    for name, numbers in answer.json().items():
+        digits_sent = [len(str(np.format_float_positional(value)).strip("-0.").replace(".", "")) for value in
+                       np.ravel(numbers)]  # fmt: skip
+        assert max(digits_sent) <= 5, name
+
+
 def test_a_cnn_only_answers(client: TestClient, digits: np.ndarray) -> None:
     found = client.post("/v1/look", json=question(digits[0], model="tiny-cnn")).json()
     assert sum(found["probabilities"]) == pytest.approx(1, abs=1e-5)
@@ -126,6 +162,12 @@ def test_models_and_samples_are_what_the_page_reads(client: TestClient) -> None:
     assert (vit["id"], vit["kind"], vit["depth"], vit["num_heads"], vit["head_dim"]) == ("tiny-vit", "vit", 2, 2, 8)
     assert (vit["grid"], vit["patch_size"], vit["image_size"], vit["pool"]) == ([4, 4], [7, 7], [28, 28], "cls")
     assert np.shape(vit["position_similarity"]) == (16, 16)
+    assert vit["cells"] == {
+        "row_edges": [0, 7, 14, 21, 28],
+        "column_edges": [0, 7, 14, 21, 28],
+        "exact": True,
+        "note": "",
+    }
     assert (cnn["kind"], cnn["channels"], cnn["accuracy"]) == ("cnn", 1, None)
     assert "run" not in vit  # no path of this disk
     sample = client.get("/v1/samples").json()["samples"][0]

@@ -53,6 +53,8 @@ def test_answers(server: Any, digit: bytes) -> None:
     assert answer.startswith(b"HTTP/1.1 200")
     assert json.loads(answer.partition(b"\r\n\r\n")[2])["model"] == "tiny-vit"
     assert server.get("/") == server.get("/docs") == server.get("/openapi.json") == 200
+    with urllib.request.urlopen(server.base + "/docs") as response:  # its example can be pasted as it is
+        assert f"{server.base}/v1/predict" in response.read().decode()
 
 
 def wait_closed(connection: socket.socket, seconds: float) -> bytes:

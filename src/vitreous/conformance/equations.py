@@ -79,8 +79,11 @@ def _patches_stay_apart(parts: Parts, images: Tensor) -> bool:
 def _one_matrix(parts: Parts, blank: Tensor) -> bool:
     """The same pixels in two places give tokens that differ by their positions alone."""
     z0, (ph, pw), found = parts.embed(blank), parts.patch_size, []
+    rows, columns = blank.shape[-2] // ph, blank.shape[-1] // pw  # those that do not hang over the edge (fit=pad)
+    if rows * columns < 2:
+        return True  # there are no two to compare
     offset = z0.shape[1] - math.prod(parts.grid)
-    for patch in (0, parts.grid[1] % math.prod(parts.grid)):
+    for patch in (0, (rows - 1) * parts.grid[1] + columns - 1):
         image = blank.clone()
         image[0, :, _box(parts, patch)[0], _box(parts, patch)[1]] = noise(blank.shape[1], ph, pw)
         found.append((parts.embed(image) - z0)[0, patch + offset])

@@ -18,7 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vitreous import sources
-from vitreous.exporting.catalog import model_entries, model_ids, models_document, parse_metadata, sample_digits
+from vitreous.exporting.catalog import (
+    model_entries,
+    model_ids,
+    models_document,
+    parse_metadata,
+    run_for_samples,
+    sample_digits,
+)
 from vitreous.exporting.graph import ExportError, require_export_packages
 from vitreous.exporting.onnx_files import Exported, export_for_browser
 from vitreous.origins import NpmPackage
@@ -112,7 +119,7 @@ def _build(runs: Sequence[Run], folder: Path, own: dict[str, Path], engine: Path
         ident: _model(run, folder / "models" / f"{ident}.onnx")
         for ident, run in zip(model_ids(runs), runs, strict=True)
     }
-    write_documents(exported, runs[0], folder)
+    write_documents(exported, run_for_samples(runs), folder)
     return tuple(exported.values())
 
 
@@ -122,7 +129,7 @@ def _model(run: Run, path: Path) -> Exported:
     return exported
 
 
-def write_documents(exported: dict[str, Exported], first: Run, folder: Path) -> None:
+def write_documents(exported: dict[str, Exported], sampled: Run, folder: Path) -> None:
     import onnx
 
     described = {
@@ -134,7 +141,7 @@ def write_documents(exported: dict[str, Exported], first: Run, folder: Path) -> 
         entry["onnx"] = one.path.relative_to(folder).as_posix()
         entry["lean"] = not one.full  # only `pixels` goes in, only `logits` and `probabilities` come out
     _write_json(folder / "models.json", models_document(entries))
-    _write_json(folder / "samples.json", sample_digits(first))
+    _write_json(folder / "samples.json", sample_digits(sampled))
     _write_json(folder / "engine.json", {"engine": "browser"})
 
 

@@ -6,6 +6,7 @@ Attention is indexed [query, key]: row q says how token q spreads its look over 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -25,16 +26,20 @@ def stream_layers(taps: Taps, depth: int) -> list[Tensor]:
     return [taps["tokens"], *(taps[f"blocks.{layer}.output"] for layer in range(depth))]
 
 
-def pooling_weights(model: ViT, taps: Taps) -> Tensor:
-    """(B, N), summing to 1: how much the answer reads from each token after the last layer."""
+def pooling_weights(model: ViT, taps: Taps, patch_mask: Tensor | None = None) -> Tensor:
+    """(B, N), summing to 1: how much the answer reads from each token after the last layer.
+
+    `patch_mask` (B or 1, P), as the model got it: no pooling counts a patch where it is False.
+    """
     normed = taps["normed"]
     if model.config.pool == "cls":
         weights = torch.zeros_like(normed[..., 0])
         weights[:, 0] = 1
         return weights
-    if model.pool_score is not None:
-        return model.pool_score(normed).squeeze(-1).softmax(dim=-1)
-    return torch.full_like(normed[..., 0], 1 / normed.shape[1])
+    # without a class token the tokens are the patches
+    kept = torch.ones_like(normed[..., 0], dtype=torch.bool) if patch_mask is None else patch_mask
+    scores = torch.zeros_like(normed[..., 0]) if model.pool_score is None else model.pool_score(normed).squeeze(-1)
+    return scores.masked_fill(~kept, -math.inf).softmax(dim=-1)
 
 
 def from_readout(attention: Tensor, has_class_token: bool) -> Tensor:

@@ -68,7 +68,7 @@ def judge(
     maps: Mapping[str, Array],
     *,
     random_orders: int = 32,
-    most_steps: int = 24,
+    most_steps: int = 49,
     seed: int = 0,
 ) -> Faithfulness:
     """Judge maps of (rows, columns) cells; `maps` must hold occlusion, which the others are measured by."""

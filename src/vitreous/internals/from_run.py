@@ -32,6 +32,8 @@ def look_at_run(
     prepare()
     if image is not None and test_index is not None:
         raise LookError("an image and --test were both given; choose one")
+    if against is not None:
+        _check_same_question(run, against, image)
     test = _test_split(run)
     label, notes = None, tuple[str, ...]()
     if image is not None:
@@ -54,6 +56,21 @@ def look_at_run(
         notes=notes,
         against=None if against is None else _against(against, image, test_index),
     )
+
+
+def _check_same_question(run: Run, against: Run, image: ImageLike | None) -> None:
+    """Side by side belong only answers about one picture, in the same classes."""
+    if against.class_names != run.class_names:
+        first, second = (f"{', '.join(each.class_names[:3])} … ({len(each.class_names)})" for each in (run, against))
+        raise LookError(
+            f"the classes of {run.path} are {first} and those of {against.path} {second}: lay only models with the same"
+            " classes side by side"
+        )
+    if image is None and against.record["data"]["checksums"] != run.record["data"]["checksums"]:
+        raise LookError(
+            f"{run.path} was trained on {run.config.data.name!r} and {against.path} on {against.config.data.name!r}, so"
+            " their test images differ; name an image file for both"
+        )
 
 
 def _against(run: Run, image: ImageLike | None, test_index: int | None) -> Against:

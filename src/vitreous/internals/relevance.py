@@ -30,13 +30,22 @@ class Pass:
     taps: Taps  # detached; empty for models that have none
     attention_gradients: tuple[Tensor, ...] = ()  # L of (H, N, N)
     pooled_gradient: Tensor | None = None  # (D,)
+    patch_mask: Tensor | None = None  # (1, P), False where a patch was removed
 
 
-def forward_and_back(model: nn.Module, image: Tensor, target: int | None) -> Pass:
-    """Ask once with taps, then go back from the target's logit (None: the model's own answer)."""
+def forward_and_back(
+    model: nn.Module,
+    image: Tensor,
+    target: int | None,
+    *,
+    head_mask: Tensor | None = None,
+    patch_mask: Tensor | None = None,
+) -> Pass:
+    """Ask once with taps, then go back from the target's logit (None: the model's own answer); masks are a ViT's."""
     images = image[None].clone().requires_grad_()
     taps: Taps = {}
-    logits = model(images, taps) if isinstance(model, ViT) else model(images)
+    masks = {"head_mask": head_mask, "patch_mask": patch_mask}
+    logits = model(images, taps, **masks) if isinstance(model, ViT) else model(images)
     target = int(logits[0].argmax()) if target is None else target
     layers = attention_layers(taps, model.config.depth) if isinstance(model, ViT) else []
     wanted = [images, *layers, *([taps["pooled"]] if layers else [])]
@@ -48,6 +57,7 @@ def forward_and_back(model: nn.Module, image: Tensor, target: int | None) -> Pas
         taps={name: value.detach() for name, value in taps.items()},
         attention_gradients=tuple(gradients[1:-1]) if layers else (),
         pooled_gradient=gradients[-1] if layers else None,
+        patch_mask=patch_mask,
     )
 
 
@@ -74,7 +84,7 @@ def relevance_readout(model: ViT, asked: Pass) -> Tensor:
 
     weights p, and by the chain rule ∂logit/∂p_i = ∂logit/∂pooled · LN(z_i); so its relevance is (∇p ⊙ p)⁺.
     """
-    weights = pooling_weights(model, asked.taps)[0].detach()
+    weights = pooling_weights(model, asked.taps, asked.patch_mask)[0].detach()
     if model.config.has_class_token:
         return weights
     assert asked.pooled_gradient is not None

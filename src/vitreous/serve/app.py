@@ -28,8 +28,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _log = logging.getLogger("vitreous.serve")
 
 
-def create_app(service: Service, gate: security.Gate) -> Front:
-    """The whole application, as ASGI."""
+def create_app(service: Service, gate: security.Gate, address: str = "http://127.0.0.1:8000") -> Front:
+    """The whole application, as ASGI; `address` is what its own /docs tells."""
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -48,7 +48,7 @@ def create_app(service: Service, gate: security.Gate) -> Front:
         lifespan=lifespan,
     )
     _add_api(app, service)
-    _add_pages(app)
+    _add_pages(app, address)
     app.add_exception_handler(HTTPException, _framework_problem)
     app.add_exception_handler(Problem, _our_problem)
     return Front(app, service, gate)
@@ -103,9 +103,9 @@ def _add_api(app: FastAPI, service: Service) -> None:
         return _response(service.telemetry())
 
 
-def _add_pages(app: FastAPI) -> None:
+def _add_pages(app: FastAPI, address: str) -> None:
     files = page_responses()
-    files["docs"] = PageFile.of(docs.render(app.openapi()).encode(), ".html")
+    files["docs"] = PageFile.of(docs.render(app.openapi(), address).encode(), ".html")
     files["docs.css"] = PageFile.of(docs.STYLE.encode(), ".css")
     files["engine.json"] = PageFile.of(b'{"engine": "http"}', ".json")
 

@@ -165,7 +165,8 @@ LOOKED = _object(
         "occlusion": {**_or_null(_nested(1)), "description": "patches: what the answer loses without each"},
         "relevance": {**_or_null(_nested(1)), "description": "patches"},
     },
-    description="What was wanted; null where the model has no such thing.",
+    description="What was wanted; null where the model has no such thing. Attention, queries, keys and values have five"
+    " significant digits.",
 )
 MODELS = _object({"models": _array({"type": "object"}), "version": _STRING}, ["models", "version"])
 SAMPLES = _object({"samples": _array(_object({"label": _STRING, "pixels": _STRING}, ["label", "pixels"]))}, ["samples"])

@@ -25,7 +25,7 @@ _PAGE = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_
 <h1>{{ title }} {{ version }}: the API</h1>
 <p>The same for programs: <a href="openapi.json">openapi.json</a>. Errors are <code>application/problem+json</code> with
 a sentence in <code>detail</code>. For example:</p>
-<pre>curl -F image=@seven.png {{ "http://127.0.0.1:8000/v1/predict" }}</pre>
+<pre>curl -F image=@seven.png {{ address }}/v1/predict</pre>
 {% for operation in operations %}
 <h2 id="{{ operation.anchor }}">
 <code><span class="method">{{ operation.method }}</span> {{ operation.path }}</code></h2>
@@ -47,13 +47,15 @@ a sentence in <code>detail</code>. For example:</p>
 """)
 
 
-def render(openapi: dict[str, Any]) -> str:
+def render(openapi: dict[str, Any], address: str) -> str:
+    """`address`: the server's own, for the example."""
     operations = [
         _operation(path, method, operation)
         for path, methods in openapi["paths"].items()
         for method, operation in methods.items()
     ]
-    return _PAGE.render(title=openapi["info"]["title"], version=openapi["info"]["version"], operations=operations)
+    info = openapi["info"]
+    return _PAGE.render(title=info["title"], version=info["version"], address=address, operations=operations)
 
 
 def _operation(path: str, method: str, operation: dict[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,8 @@ from vitreous.serve.problems import Problem
 from vitreous.serve.reading import parse_object
 
 WANTS = ("probabilities", "attention", "lens", "qkv", "rollout", "occlusion", "relevance")
+_LARGE = ("attention", "queries", "keys", "values")  # thousands of numbers each
+_DIGITS = 5  # of those, the significant ones that are sent
 _FIELDS = ("model", "pixels", "head_mask", "token_mask", "relevance_class", "want")
 
 
@@ -137,10 +139,11 @@ def look(model: ServedModel, question: Question) -> dict[str, Any]:
     outputs = _outputs(question.want)
     found = dict(zip(outputs, model.full.run(outputs, {"pixels": pixels, **masks}), strict=True)) if outputs else {}
     answer = {name: found[name][0] for name in outputs if name != "lens" and name in _keys(question.want)}
+    answer |= {name: _shortened(answer[name]) for name in _LARGE if name in answer}
     if "lens" in found:
         answer["lens"] = _softmax(found["lens"][0])
     if "rollout" in question.want:
-        answer["rollout"] = _rollout(found["attention"][0], config)
+        answer["rollout"] = _rollout(found["attention"][0], config, question.token_mask)
     if "occlusion" in question.want:
         answer["occlusion"] = _occlusion(model, config, pixels, question)
     if "relevance" in question.want:
@@ -162,7 +165,14 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def _rollout(attention: np.ndarray, config: ViTConfig) -> np.ndarray | None:
+def _shortened(values: np.ndarray) -> np.ndarray:
+    """To a few significant digits: a page shows no more, and as JSON every digit of every number is sent."""
+    wide = values.astype(np.float64)
+    places = _DIGITS - 1 - np.floor(np.log10(np.abs(wide), out=np.zeros_like(wide), where=wide != 0))
+    return (np.round(wide * 10**places) / 10**places).astype(np.float32)
+
+
+def _rollout(attention: np.ndarray, config: ViTConfig, token_mask: np.ndarray | None) -> np.ndarray | None:
     """(P,); None for sequence pooling, whose weights the graph does not give."""
     if config.pool == "seq":
         return None
@@ -170,10 +180,11 @@ def _rollout(attention: np.ndarray, config: ViTConfig) -> np.ndarray | None:
 
     from vitreous.internals.attention import rollout
 
-    tokens = attention.shape[-1]
-    readout = torch.zeros(tokens) if config.has_class_token else torch.full((tokens,), 1 / tokens)
     if config.has_class_token:
-        readout[0] = 1
+        readout = torch.eye(attention.shape[-1])[0]
+    else:  # the mean of the patches that are left
+        kept = torch.ones(config.num_patches) if token_mask is None else torch.from_numpy(token_mask[0])
+        readout = kept / kept.sum()
     return rollout(list(torch.from_numpy(attention)), readout)[int(config.has_class_token) :].numpy()
 
 
@@ -202,29 +213,16 @@ def _relevance(model: ServedModel, question: Question) -> np.ndarray:
     import torch
 
     from vitreous.internals.attention import attention_layers
-    from vitreous.internals.relevance import Pass, class_relevance, relevance_readout
+    from vitreous.internals.relevance import class_relevance, forward_and_back, relevance_readout
     from vitreous.models import ViT
 
     vit = model.torch_model
     assert isinstance(vit, ViT)
-    taps: dict[str, torch.Tensor] = {}
-    images = model.run.preprocessing.to_input(torch.from_numpy(question.pixels.copy())[None])
+    image = model.run.preprocessing.to_input(torch.from_numpy(question.pixels.copy())[None])[0]
     heads = None if question.head_mask is None else torch.from_numpy(question.head_mask)
     patches = None if question.token_mask is None else torch.from_numpy(question.token_mask) > 0.5
     with torch.enable_grad():
-        logits = vit(images, taps, head_mask=heads, patch_mask=patches)
-        target = int(logits[0].argmax()) if question.relevance_class is None else question.relevance_class
-        layers = attention_layers(taps, vit.config.depth)
-        *gradients, pooled = torch.autograd.grad(logits[0, target], [*layers, taps["pooled"]])
-    asked = Pass(
-        target=target,
-        logits=logits[0].detach(),
-        image_gradient=torch.zeros_like(images[0]),
-        taps={name: value.detach() for name, value in taps.items()},
-        attention_gradients=tuple(gradient[0] for gradient in gradients),
-        pooled_gradient=pooled[0],
-    )
-    relevance = class_relevance(
-        [layer[0].detach() for layer in layers], asked.attention_gradients, relevance_readout(vit, asked)
-    )
+        asked = forward_and_back(vit, image, question.relevance_class, head_mask=heads, patch_mask=patches)
+    layers = [layer[0] for layer in attention_layers(asked.taps, vit.config.depth)]
+    relevance = class_relevance(layers, asked.attention_gradients, relevance_readout(vit, asked))
     return relevance[int(vit.config.has_class_token) :].detach().numpy()

@@ -61,11 +61,15 @@ def serve_runs(
     workers = workers or min(2, available_cores())  # each takes 300 MB; limits are a worker's
     announce(f"preparing {', '.join(run.path.name for run in chosen)} (exported and checked the first time only)")
     export_for_serving(chosen)
-    shown = f"[{host}]" if ":" in host else host
-    announce(f"serving on http://{shown}:{port}/ (the API: http://{shown}:{port}/docs); stop with Ctrl-C")
+    address = _address(host, port)
+    announce(f"serving on {address}/ (the API: {address}/docs); stop with Ctrl-C")
     with tempfile.TemporaryDirectory(prefix="vitreous-serve-") as folder:
         shared = Path(folder) if workers > 1 else None
         _run_granian(Settings(tuple(run.path for run in chosen), host, port, token, limits, shared), workers)
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def require_serve_packages() -> None:
@@ -135,4 +139,5 @@ def load_app(settings: Settings) -> Front:
     metrics = Metrics(settings.metrics_folder)
     local = is_loopback(settings.host)
     models = load_models(runs, settings.limits, metrics, tell_paths=local)
-    return create_app(Service(models, settings.limits, metrics), Gate(settings.token, loopback_only=local))
+    service, gate = Service(models, settings.limits, metrics), Gate(settings.token, loopback_only=local)
+    return create_app(service, gate, _address(settings.host, settings.port))

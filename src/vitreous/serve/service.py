@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from vitreous.exporting.catalog import models_document, sample_digits
+from vitreous.exporting.catalog import models_document, run_for_samples, sample_digits
 from vitreous.serve import looking, reading
 from vitreous.serve.limits import Limits
 from vitreous.serve.metrics import Metrics
@@ -30,7 +30,7 @@ class Service:
         self._decoding = self._looking = 0  # requests in those pools; touched by the event loop only
         self.draining = False
         self._models_json = orjson.dumps(models_document([model.entry for model in models.values()]))
-        self._samples_json = orjson.dumps(sample_digits(self._first.run))
+        self._samples_json = orjson.dumps(sample_digits(run_for_samples([model.run for model in models.values()])))
         metrics.gauges["vitreous_waiting_images"] = lambda: sum(model.engine.waiting for model in models.values())
         metrics.gauges["vitreous_body_bytes"] = lambda: self._bodies.held_bytes
 
@@ -105,20 +105,24 @@ class Service:
     async def look(self, headers: Headers, receive: Receive) -> Answer:
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             raise Problem(415, "send application/json")
+        body = await self._bodies.read(headers, receive)  # first: who sends slowly takes no place from the others
+        try:
+            return Answer(200, await self._looked_at(body))
+        finally:
+            self._bodies.release(len(body))
+
+    async def _looked_at(self, body: bytes) -> bytes:
         if self._looking >= self.limits.looks:
             raise busy(429, f"{self._looking} looks are under way already; try again", self.limits.retry_seconds)
         self._looking += 1
-        body = b""
         try:
-            body = await self._bodies.read(headers, receive)
             work = asyncio.get_running_loop().run_in_executor(self._lookers, self._look, body)
             async with asyncio.timeout(self.limits.answer_seconds):
-                return Answer(200, await work)
+                return await work
         except TimeoutError:
             raise Problem(504, f"no answer within {self.limits.answer_seconds:g} s; want less at a time") from None
         finally:
             self._looking -= 1
-            self._bodies.release(len(body))
 
     def _look(self, body: bytes) -> bytes:
         document = looking.parse_look(body)

@@ -12,7 +12,7 @@ import { percent } from "./words.js";
 const MARKERS = { vit: "M6 1.2a4.8 4.8 0 1 0 0 9.6a4.8 4.8 0 1 0 0-9.6z", cnn: "M1.8 1.8h8.4v8.4h-8.4z" };
 
 export class Bars {
-  /** @type {{ big: HTMLElement, share: HTMLElement, moved: HTMLElement, bars: HTMLElement[], marks: HTMLElement[], values: HTMLElement[], rows: HTMLElement[] }[]} */
+  /** @type {{ big: HTMLElement, share: HTMLElement, moved: HTMLElement, bars: HTMLElement[], marks: HTMLElement[], values: HTMLElement[] }[]} */
   #columns = [];
   #shaped = "";
 
@@ -36,13 +36,14 @@ export class Bars {
       bars: [],
       marks: [],
       values: [],
-      rows: [],
     }));
     const heads = models.map(({ name, kind }, m) => {
       const { big, share, moved } = this.#columns[m];
       return make("div", { class: `answer ${kind}` }, make("span", { class: "model" }, marker(kind), name), big, share, moved);
     });
-    const table = make("div", { class: "bars", role: "table", "aria-label": "Probability of each class" });
+    // the models' names stand above for the eye; a table that is read aloud needs its own
+    const names = ["Class", ...models.map(({ name }) => name)].map((name) => make("span", { role: "columnheader" }, name));
+    const table = make("div", { class: "bars", role: "table", "aria-label": "Probability of each class" }, make("div", { class: "hidden", role: "row" }, ...names));
     classNames.forEach((className) => {
       const row = make("div", { class: "bar-row", role: "row" }, make("span", { class: "class", role: "rowheader", title: className }, className));
       models.forEach(({ kind }, m) => {
@@ -53,7 +54,6 @@ export class Bars {
         column.bars.push(bar);
         column.marks.push(mark);
         column.values.push(value);
-        column.rows.push(row);
         row.append(make("span", { class: `bar ${kind}`, role: "cell" }, make("span", { class: "track" }, bar, mark), value));
       });
       table.append(row);

@@ -14,6 +14,8 @@ import { EngineError, isViT, readModels, readSamples } from "./engine.js";
 import { largest, patchesOf, rollout, softmax } from "./vit-maths.js";
 import { megabytes } from "./words.js";
 
+const OCCLUSION_ROWS = 8; // asked at a time: a newer question waits for so many, not for all
+
 export class BrowserEngine {
   place = "The models run in your browser: what you draw stays here.";
   hasGradients = false;
@@ -45,9 +47,10 @@ export class BrowserEngine {
   /**
    * @param {Model} model
    * @param {Question} question
+   * @param {AbortSignal} [signal]
    * @returns {Promise<Answer>}
    */
-  async look(model, question) {
+  async look(model, question, signal) {
     const pixels = Float32Array.from(question.pixels, (value) => value / 255);
     const [height, width] = model.image_size;
     const image = { data: pixels, dims: [1, model.channels, height, width] };
@@ -64,40 +67,44 @@ export class BrowserEngine {
       if (found[name]) answer[name] = withoutBatch(found[name]);
     }
     if (found.lens) answer.lens = perRow(withoutBatch(found.lens), softmax);
-    if (question.want.includes("rollout") && answer.attention) answer.rollout = rollout(answer.attention, model);
-    if (question.want.includes("occlusion")) answer.occlusion = await this.#occlusion(model, pixels, masks);
+    if (question.want.includes("rollout") && answer.attention) answer.rollout = rollout(answer.attention, model, question.tokenMask);
+    if (question.want.includes("occlusion")) answer.occlusion = await this.#occlusion(model, pixels, masks, signal);
     if (question.want.includes("relevance")) answer.relevance = null;
     return answer;
   }
 
   /**
-   * What the answer's probability loses without each patch: one batch, the first with nothing more removed.
+   * What the answer's probability loses without each patch: row 0 has nothing more removed, row i + 1 also patch i.
    * @param {ViTModel} model
    * @param {Float32Array} pixels
    * @param {ReturnType<typeof masksOf>} masks
+   * @param {AbortSignal} [signal]
    */
-  async #occlusion(model, pixels, masks) {
+  async #occlusion(model, pixels, masks, signal) {
     const patches = patchesOf(model);
     const [height, width] = model.image_size;
-    const batch = new Float32Array((patches + 1) * pixels.length);
-    const kept = new Float32Array((patches + 1) * patches);
-    for (let i = 0; i <= patches; i++) {
-      batch.set(pixels, i * pixels.length);
-      kept.set(masks.token_mask.data, i * patches);
-      if (i > 0) kept[i * patches + i - 1] = 0;
-      const row = kept.subarray(i * patches, (i + 1) * patches);
+    const kept = Array.from({ length: patches + 1 }, (_, i) => {
+      const row = masks.token_mask.data.map((value, patch) => (patch === i - 1 ? 0 : value));
       // the last patch of a model that reads patches only cannot be removed
-      if (!model.has_class_token && row.every((value) => value === 0)) row.set(masks.token_mask.data);
+      return !model.has_class_token && row.every((value) => value === 0) ? masks.token_mask.data : row;
+    });
+    /** @type {Float32Array[]} */
+    const shares = [];
+    for (let start = 0; start <= patches; start += OCCLUSION_ROWS) {
+      signal?.throwIfAborted();
+      const rows = kept.slice(start, start + OCCLUSION_ROWS);
+      const feeds = {
+        pixels: { data: joined(rows.map(() => pixels)), dims: [rows.length, model.channels, height, width] },
+        head_mask: masks.head_mask,
+        token_mask: { data: joined(rows), dims: [rows.length, patches] },
+      };
+      const { data } = (await this.#run(model, feeds, ["probabilities"])).probabilities;
+      const classes = data.length / rows.length;
+      rows.forEach((_, i) => shares.push(data.subarray(i * classes, (i + 1) * classes)));
     }
-    const feeds = {
-      pixels: { data: batch, dims: [patches + 1, model.channels, height, width] },
-      head_mask: masks.head_mask,
-      token_mask: { data: kept, dims: [patches + 1, patches] },
-    };
-    const { data } = (await this.#run(model, feeds, ["probabilities"])).probabilities;
-    const classes = data.length / (patches + 1);
-    const answer = largest(data.subarray(0, classes));
-    return Float32Array.from({ length: patches }, (_, i) => data[answer] - data[(i + 1) * classes + answer]);
+    const [whole, ...without] = shares;
+    const answer = largest(whole);
+    return Float32Array.from(without, (each) => whole[answer] - each[answer]);
   }
 
   /**
@@ -133,6 +140,13 @@ export class BrowserEngine {
     }
     this.#waiting.clear();
   }
+}
+
+/** @param {Float32Array[]} rows  of one length */
+function joined(rows) {
+  const all = new Float32Array(rows.length * rows[0].length);
+  rows.forEach((row, i) => all.set(row, i * row.length));
+  return all;
 }
 
 /** @param {string} address */

@@ -9,7 +9,7 @@
  */
 
 import { toBase64 } from "./codec.js";
-import { EngineError, readModels, readSamples } from "./engine.js";
+import { EngineError, isAbort, readModels, readSamples } from "./engine.js";
 
 export class HttpEngine {
   place = "The models run on this server.";
@@ -65,10 +65,13 @@ async function answered(request) {
   try {
     response = await request;
   } catch (error) {
-    if (error instanceof DOMException && error.name === "AbortError") throw error;
+    if (isAbort(error)) throw error;
     throw new EngineError("The server does not answer. Is `vitreous serve` still running? Your drawing is safe: it lives in the address.");
   }
-  const document = await response.json().catch(() => null);
+  const document = await response.json().catch((error) => {
+    if (isAbort(error)) throw error;
+    return null;
+  });
   if (response.ok && document !== null) return document;
   const detail = typeof document?.detail === "string" ? document.detail : document?.title;
   if (response.status === 429 || response.status === 503) {

@@ -26,10 +26,17 @@
  * @property {number} head_dim
  * @property {readonly [number, number]} patch_size
  * @property {readonly [number, number]} grid
+ * @property {Cells} cells
  * @property {boolean} has_class_token
  * @property {"cls" | "mean" | "seq"} pool
  * @property {number[][] | null} position_similarity
  * @typedef {Model & ViTShape} ViTModel
+ *
+ * @typedef {object} Cells  where the patches lie in the picture
+ * @property {readonly number[]} row_edges  in pixels from the top, one more than there are rows
+ * @property {readonly number[]} column_edges
+ * @property {boolean} exact  false where a token sees more than its cell
+ * @property {string} note  what is to be known of them; mostly empty
  *
  * @typedef {"probabilities" | "attention" | "lens" | "qkv" | "rollout" | "occlusion" | "relevance"} Want
  *
@@ -58,13 +65,19 @@
  * @property {boolean} hasGradients  whether it can tell `relevance`
  * @property {(progress: Progress) => Promise<Model[]>} start  load what is needed; the models there are
  * @property {() => Promise<Sample[]>} samples
- * @property {(model: Model, question: Question, signal?: AbortSignal) => Promise<Answer>} look
+ * @property {(model: Model, question: Question, signal?: AbortSignal) => Promise<Answer>} look  the signal ends long work
  */
 
 import { fromBase64 } from "./codec.js";
+import { SIDE } from "./normalise.js";
 
 /** A sentence for the person; anything else that is thrown is a fault of ours. */
 export class EngineError extends Error {}
+
+/** Whether this was thrown because nobody waits for the answer any more. @param {unknown} error */
+export function isAbort(error) {
+  return error instanceof DOMException && error.name === "AbortError";
+}
 
 /**
  * The engine that index.html names or, where it says "auto", that engine.json beside it names.
@@ -95,11 +108,11 @@ export function readModels(document) {
 
 /**
  * @param {unknown} document  of /v1/samples or samples.json
- * @returns {Sample[]}
+ * @returns {Sample[]}  those that fit the sheet: a model of another size has others
  */
 export function readSamples(document) {
   const samples = /** @type {{ samples?: { label: string, pixels: string }[] }} */ (document)?.samples ?? [];
-  return samples.map(({ label, pixels }) => ({ label, pixels: fromBase64(pixels) }));
+  return samples.map(({ label, pixels }) => ({ label, pixels: fromBase64(pixels) })).filter(({ pixels }) => pixels.length === SIDE * SIDE);
 }
 
 /**

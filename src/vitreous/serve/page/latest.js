@@ -20,12 +20,15 @@ export class Latest {
   }
 
   async #go() {
+    if (this.next === null) return;
+    const { input } = this.next;
+    this.next = null;
     this.busy = true;
-    while (this.next !== null) {
-      const { input } = this.next;
-      this.next = null;
+    try {
       await this.work(input, () => this.next === null);
+    } finally {
+      this.busy = false; // also after a fault, or no later stroke would ever be answered
+      void this.#go();
     }
-    this.busy = false;
   }
 }

@@ -22,7 +22,7 @@ import { Arithmetic } from "./arithmetic.js";
 import { Bars } from "./bars.js";
 import { byId, make, say, setAttributes } from "./dom.js";
 import { DrawingPad } from "./draw.js";
-import { chooseEngine, EngineError, isViT } from "./engine.js";
+import { chooseEngine, EngineError, isAbort, isViT } from "./engine.js";
 import { HeadGrid } from "./heads.js";
 import { Latest } from "./latest.js";
 import { Lens } from "./lens.js";
@@ -33,8 +33,8 @@ import { FARTHEST_SHIFT, firstState, fromHash, toHash, VIEWS, within } from "./s
 import { showSteps } from "./steps.js";
 import { toggleTheme } from "./theme.js";
 import { Tour } from "./tour.js";
-import { blanked, headAttention, largest, lookOf, patchesOf, rearranged, shuffledOrder, tokensOf } from "./vit-maths.js";
-import { percent, placeOf, signed, thousands } from "./words.js";
+import { blanked, headAttention, largest, lookOf, patchesOf, shifted, shuffled, shuffledOrder, tokensOf } from "./vit-maths.js";
+import { patchesWords, percent, placeOf, signed, thousands } from "./words.js";
 
 const QUIET = 140; // ms after the last stroke, before work that is not urgent
 const SPEAK_AFTER = 900; // ms, so that a screen reader hears the answer and not every stroke
@@ -55,16 +55,18 @@ class Page {
   state = firstState();
   /** @type {Engine | null} */
   engine = null;
-  /** @type {ViTModel[]} */
-  vits = [];
-  /** @type {Model[]} */
-  cnns = [];
+  /** those that take what is drawn here @type {Model[]} */
+  models = [];
+  /** the ids of the models that `found` is about @type {(string | undefined)[]} */
+  asked = [];
   /** @type {Found} */
   found = { pixels: new Uint8Array(SIDE * SIDE), vit: null, vitBefore: null, cnn: null, cnnBefore: null };
   /** the patch under the pointer or the keyboard's focus @type {number | null} */
   pointed = null;
   lastPointed = 0;
   extrasAreOld = true;
+  /** ends the work on maps that a newer question makes idle */
+  extras = new AbortController();
   costOfExtras = 0;
   written = "";
   /** what is still to be done; see `mark` */
@@ -109,7 +111,7 @@ class Page {
       this.set({ query: -1, key, view: "attention" }, false);
     });
     byId("from-patch").addEventListener("click", () => this.set({ query: this.lastPointed, view: "attention" }, false));
-    byId("remove-head").addEventListener("click", () => this.toggleHead(this.state.layer, this.state.head));
+    byId("remove-head").addEventListener("click", () => this.toggleHead(this.layer(), this.state.head));
     byId("open-arithmetic").addEventListener("click", () => (this.state.key === null ? this.openArithmetic() : this.set({ key: null }, false)));
     byId("close-arithmetic").addEventListener("click", () => {
       this.set({ key: null }, false);
@@ -127,8 +129,9 @@ class Page {
     for (const kind of /** @type {const} */ (["vit", "cnn"])) {
       const select = byId(kind, HTMLSelectElement);
       select.addEventListener("change", () => {
-        this.set({ [kind]: select.value }, true);
-        this.fitState();
+        this.state = { ...this.state, [kind]: select.value };
+        this.fitState(); // first: the page takes the new model's shape before it shows anything of it
+        this.set({}, true);
       });
     }
     window.addEventListener("hashchange", () => {
@@ -177,41 +180,85 @@ class Page {
           "Try it with `vitreous look` instead.",
       );
     }
-    this.vits = fitting.filter(isViT);
-    this.cnns = fitting.filter((model) => !isViT(model));
-    // With several ViTs and no other model, the second stands beside the first.
-    if (this.cnns.length === 0 && this.vits.length > 1) this.cnns = this.vits;
-    offerChoice("vit", this.vits);
-    offerChoice("cnn", this.cnns);
-    const facts = [this.vit(), this.cnn()].filter((model) => model !== null).map(factsOf);
-    say(byId("engine-said"), [this.engine?.place, ...facts].join(" "));
-    document.documentElement.classList.toggle("no-vit", this.vits.length === 0);
-    if (this.vits.length === 0) say(byId("map-said"), "Only models without attention are served here; name a ViT's run with --run to look inside one.");
+    this.models = fitting;
+    document.documentElement.classList.toggle("no-vit", this.vit() === null);
+    if (this.vit() === null) say(byId("map-said"), "Only models without attention are served here; name a ViT's run with --run to look inside one.");
+  }
+
+  vits() {
+    return this.models.filter(isViT);
   }
 
   vit() {
-    return this.vits.find((model) => model.id === this.state.vit) ?? this.vits[0] ?? null;
+    const vits = this.vits();
+    return vits.find((model) => model.id === this.state.vit) ?? vits[0] ?? null;
+  }
+
+  /** The models that may stand beside the ViT: their bars share their labels, so their classes must be the same. */
+  besides() {
+    const vit = this.vit();
+    const alike = this.models.filter((model) => model !== vit && (vit === null || sameClasses(model, vit)));
+    const others = alike.filter((model) => !isViT(model));
+    return others.length > 0 ? others : alike; // with no other kind of model, another ViT
   }
 
   cnn() {
-    const vit = this.vit();
-    const others = this.cnns.filter((model) => model !== vit);
-    return others.find((model) => model.id === this.state.cnn) ?? others[0] ?? null;
+    const besides = this.besides();
+    return besides.find((model) => model.id === this.state.cnn) ?? besides[0] ?? null;
   }
 
+  /**
+   * Whether these are the models at hand: an answer may come when others have been chosen.
+   * @param {ViTModel | null} vit
+   * @param {Model | null} cnn
+   */
+  areChosen(vit, cnn) {
+    return vit === this.vit() && cnn === this.cnn();
+  }
+
+  /** The page in the shape of the models chosen; what the ones before them said is forgotten. */
   fitState() {
-    const vit = this.vit();
+    const [vit, cnn] = [this.vit(), this.cnn()];
+    const [hadVit, hadCnn] = this.asked;
+    this.asked = [vit?.id, cnn?.id];
+    if (vit?.id !== hadVit) {
+      this.found = { ...this.found, vit: null, vitBefore: null };
+      this.extrasAreOld = true;
+      this.costOfExtras = 0;
+      this.pointed = null;
+      this.lastPointed = 0;
+    }
+    if (cnn?.id !== hadCnn) this.found = { ...this.found, cnn: null, cnnBefore: null };
     if (vit !== null) {
-      const limits = { depth: vit.depth, num_heads: vit.num_heads, patches: patchesOf(vit), tokens: tokensOf(vit), views: this.views(vit) };
-      this.state = within(this.state, limits);
+      this.state = within(this.state, this.limits(vit));
       this.map.shape(vit);
       this.heads.shape(vit);
       this.tour.tell(vit);
       this.shapeViews(vit);
     }
-    byId("vit", HTMLSelectElement).value = vit?.id ?? "";
-    byId("cnn", HTMLSelectElement).value = this.cnn()?.id ?? "";
+    offerChoice("vit", this.vits(), vit);
+    offerChoice("cnn", this.besides(), cnn);
+    this.sayFacts();
     this.paint();
+  }
+
+  sayFacts() {
+    const [vit, cnn] = [this.vit(), this.cnn()];
+    const facts = [vit, cnn].filter((model) => model !== null).map(factsOf);
+    const others = this.models.filter((model) => vit !== null && !isViT(model) && !sameClasses(model, vit)).map(({ name }) => name);
+    const [know, are] = others.length > 1 ? ["know", "are"] : ["knows", "is"];
+    const apart = others.length > 0 ? `${others.join(", ")} ${know} other classes than ${vit?.name} and ${are} not shown beside it.` : "";
+    say(byId("engine-said"), [this.engine?.place, ...facts, apart].join(" ").trim());
+  }
+
+  /** @param {ViTModel} vit */
+  limits(vit) {
+    return { depth: vit.depth, num_heads: vit.num_heads, grid: vit.grid, tokens: tokensOf(vit), views: this.views(vit) };
+  }
+
+  /** The layer shown, from 0. */
+  layer() {
+    return this.state.layer < 0 ? (this.vit()?.depth ?? 1) - 1 : this.state.layer;
   }
 
   /** @param {ViTModel} vit */
@@ -245,7 +292,9 @@ class Page {
    */
   set(change, asks) {
     const opensArithmetic = change.key !== undefined && change.key !== null && !this.found.vit?.queries;
-    this.state = { ...this.state, ...change };
+    const vit = this.vit();
+    const next = { ...this.state, ...change };
+    this.state = vit === null ? next : within(next, this.limits(vit));
     if (asks || opensArithmetic) this.asking.ask(performance.now());
     if (change.drawing === undefined) this.paint(); // a stroke is painted with its answer
     clearTimeout(this.timers[0]);
@@ -274,7 +323,7 @@ class Page {
     this.state = state;
     if (unreadable) notice("The drawing in that link could not be read; here is a test digit instead.");
     this.pad.show(state.drawing);
-    if (this.engine !== null && this.vits.length + this.cnns.length > 0) {
+    if (this.models.length > 0) {
       this.fitState();
       this.asking.ask(performance.now());
     }
@@ -324,6 +373,14 @@ class Page {
     this.set({ layer, head, removedHeads: isNew ? [...others, [layer, head]] : others }, true);
   }
 
+  /**
+   * @param {number} layer
+   * @param {number} head
+   */
+  isRemoved(layer, head) {
+    return this.state.removedHeads.some(([l, h]) => l === layer && h === head);
+  }
+
   openArithmetic() {
     this.set({ ...this.oneWeight(this.state.query), view: "attention" }, false);
   }
@@ -336,7 +393,7 @@ class Page {
     const [vit, attention] = [this.vit(), this.found.vit?.attention];
     const head = Math.max(0, this.state.head);
     const query = asks < 0 && !vit?.has_class_token ? this.lastPointed : asks;
-    const key = vit !== null && attention ? largest(lookOf(headAttention(attention, this.state.layer, head), query, vit)) : 0;
+    const key = vit !== null && attention ? largest(lookOf(headAttention(attention, this.layer(), head), query, vit)) : 0;
     return { head, query, key };
   }
 
@@ -373,11 +430,12 @@ class Page {
     const [engine, vit, cnn, state] = [this.engine, this.vit(), this.cnn(), this.state];
     if (engine === null || (vit === null && cnn === null)) return;
     clearTimeout(this.timers[1]);
+    this.extras.abort();
     this.mark({ answer: true, extras: false });
     const steps = this.pad.steps();
     showSteps(steps);
-    const order = vit !== null && state.shuffle !== 0 ? shuffledOrder(patchesOf(vit), state.shuffle) : null;
-    const pixels = steps === null ? new Uint8Array(SIDE * SIDE) : rearranged(steps.centred.values, [SIDE, SIDE], state.shift, order, vit?.grid ?? [1, 1]);
+    const moved = steps === null ? new Uint8Array(SIDE * SIDE) : shifted(steps.centred.values, [SIDE, SIDE], state.shift);
+    const pixels = vit !== null && state.shuffle !== 0 ? shuffled(moved, vit, shuffledOrder(patchesOf(vit), state.shuffle)) : moved;
     if (steps === null) {
       this.found = { pixels, vit: null, vitBefore: null, cnn: null, cnnBefore: null };
       this.paint();
@@ -394,7 +452,7 @@ class Page {
     /** @type {Want[]} */
     const justAnswer = ["probabilities"];
     const plain = { pixels, headMask: null, tokenMask: null, want: justAnswer };
-    const covered = vit !== null && masks.tokenMask !== null ? blanked(pixels, [SIDE, SIDE], state.removedPatches, vit.grid) : null;
+    const covered = vit !== null && masks.tokenMask !== null ? blanked(pixels, vit, state.removedPatches) : null;
     try {
       const [found, before, beside, besideBefore] = await Promise.all([
         vit && engine.look(vit, { pixels, ...masks, want }),
@@ -402,6 +460,7 @@ class Page {
         cnn && engine.look(cnn, { ...plain, pixels: covered ?? pixels }),
         cnn && covered ? engine.look(cnn, plain) : null,
       ]);
+      if (!this.areChosen(vit, cnn)) return; // the models chosen since are asked next
       const old = this.found.vit;
       this.found = {
         pixels,
@@ -433,11 +492,12 @@ class Page {
    */
   async askExtras(vit, question) {
     const about = this.found;
+    this.extras = new AbortController();
     const began = performance.now();
     try {
       /** @type {Want[]} */
       const want = this.engine?.hasGradients ? ["occlusion", "relevance"] : ["occlusion"];
-      const extras = await this.engine?.look(vit, { ...question, want });
+      const extras = await this.engine?.look(vit, { ...question, want }, this.extras.signal);
       if (this.found !== about || about.vit === null || extras === undefined) return; // a newer stroke has been answered
       about.vit = { ...about.vit, occlusion: extras.occlusion, relevance: extras.relevance };
       this.costOfExtras = performance.now() - began;
@@ -455,7 +515,7 @@ class Page {
     const place = byId("engine-error");
     if (error === null) say(place, "");
     else if (error instanceof EngineError) say(place, error.message);
-    else if (!(error instanceof DOMException && error.name === "AbortError")) {
+    else if (!isAbort(error)) {
       say(place, "Something went wrong in this page; reloading it may help. Your drawing is safe in the address.");
       throw error;
     }
@@ -506,7 +566,7 @@ class Page {
     this.paintWhatIf();
     this.sharing?.refresh();
     if (vit === null) return;
-    this.lens.paint(found.vit?.lens ?? null, vit.depth, vit.class_names, state.layer);
+    this.lens.paint(found.vit?.lens ?? null, vit.depth, vit.class_names, this.layer());
     this.paintRemoved(vit);
     const arithmetic = state.key !== null;
     const query = arithmetic || this.pointed === null ? state.query : this.pointed;
@@ -515,9 +575,9 @@ class Page {
       pixels: found.pixels,
       attention,
       query,
-      layer: state.layer,
+      layer: this.layer(),
       head: state.head,
-      isRemoved: (layer, head) => state.removedHeads.some(([l, h]) => l === layer && h === head),
+      isRemoved: (layer, head) => this.isRemoved(layer, head),
     });
     this.paintMap(vit, query);
     this.paintViews(vit, query);
@@ -537,7 +597,7 @@ class Page {
     /** @type {ArrayLike<number> | null | undefined} */
     let values = null;
     if (view === "attention" && answer?.attention) {
-      const look = lookOf(headAttention(answer.attention, this.state.layer, this.state.head), query, vit);
+      const look = lookOf(headAttention(answer.attention, this.layer(), this.state.head), query, vit);
       values = look.subarray(Number(vit.has_class_token));
     } else if (view === "rollout" || view === "occlusion" || view === "relevance") {
       values = answer?.[view];
@@ -581,18 +641,19 @@ class Page {
     const { state, found } = this;
     const answer = found.vit?.probabilities ? vit.class_names[largest(found.vit.probabilities)] : "the answer";
     const click = matchMedia("(hover: none)").matches ? "Tap a patch to look from there, again to remove it." : "Point at a patch to look from there; click to remove it.";
-    if (!found.vit) return "Nothing is drawn yet.";
+    if (!found.vit) return found.pixels.some((value) => value > 0) ? "" : "Nothing is drawn yet.";
+    const layerName = `layer ${this.layer() + 1}`;
     switch (state.view) {
       case "patches":
-        return `All the ViT gets: ${patchesOf(vit)} patches of ${vit.patch_size.join(" × ")} pixels, read row by row. ${click}`;
+        return ["All the ViT gets:", patchesWords(vit) + ", read row by row.", vit.cells.note, click].filter(Boolean).join(" ");
       case "attention": {
         const values = layer.values ?? [];
         const most = largest(values);
-        const who = state.head < 0 ? `The heads of layer ${state.layer + 1} together` : `Head ${state.head + 1} of layer ${state.layer + 1}`;
+        const who = state.head < 0 ? `The heads of ${layerName} together` : `Head ${state.head + 1} of ${layerName}`;
         const from = query >= 0 ? `from ${placeOf(query, vit.grid)}` : vit.has_class_token ? "from the class token" : "on average";
         const all = Array.from(values).reduce((total, value) => total + value, 0);
         const rest = vit.has_class_token ? ` ${percent(1 - all)} goes to the class token.` : "";
-        if (state.removedHeads.some(([l, h]) => l === state.layer && h === state.head)) return `Head ${state.head + 1} of layer ${state.layer + 1} is removed: it still looks, but nothing it finds is passed on.`;
+        if (this.isRemoved(this.layer(), state.head)) return `Head ${state.head + 1} of ${layerName} is removed: it still looks, but nothing it finds is passed on.`;
         return `${who}, ${from}, looks most at ${placeOf(most, vit.grid)}: ${percent(values[most])}.${rest} ${state.key === null ? click : "Click a patch to work out its weight."}`;
       }
       case "rollout":
@@ -630,8 +691,7 @@ class Page {
     say(byId("from-patch"), shown >= 0 ? `from ${placeOf(shown, vit.grid)}` : "from a patch");
     setAttributes(byId("from-readout"), { "aria-pressed": String(shown < 0) });
     setAttributes(byId("from-patch"), { "aria-pressed": String(shown >= 0) });
-    const removed = state.removedHeads.some(([l, h]) => l === state.layer && h === state.head);
-    say(byId("remove-head"), removed ? "Put this head back" : "Remove this head");
+    say(byId("remove-head"), this.isRemoved(this.layer(), state.head) ? "Put this head back" : "Remove this head");
     setAttributes(byId("remove-head"), { disabled: state.head < 0 });
     say(byId("open-arithmetic"), state.key === null ? "Show the arithmetic" : "Hide the arithmetic");
     setAttributes(byId("open-arithmetic"), { "aria-expanded": String(state.key !== null) });
@@ -649,7 +709,7 @@ class Page {
     this.arithmetic.paint({
       model: vit,
       answer: found.vit,
-      layer: state.layer,
+      layer: this.layer(),
       head: Math.max(0, state.head),
       query: Math.max(0, state.query + first),
       key,
@@ -711,10 +771,23 @@ function masksOf(vit, state) {
 /**
  * @param {"vit" | "cnn"} kind
  * @param {Model[]} models
+ * @param {Model | null} chosen
  */
-function offerChoice(kind, models) {
-  byId(kind, HTMLSelectElement).replaceChildren(...models.map((model) => make("option", { value: model.id }, model.name)));
+function offerChoice(kind, models, chosen) {
+  const select = byId(kind, HTMLSelectElement);
+  const offered = models.map(({ id }) => id).join("\n");
+  if (select.dataset.offered !== offered) select.replaceChildren(...models.map((model) => make("option", { value: model.id }, model.name)));
+  select.dataset.offered = offered;
+  select.value = chosen?.id ?? "";
   byId(`choose-${kind}`).hidden = models.length < 2;
+}
+
+/**
+ * @param {Model} one
+ * @param {Model} other
+ */
+function sameClasses(one, other) {
+  return JSON.stringify(one.class_names) === JSON.stringify(other.class_names);
 }
 
 /** @param {Model} model */

@@ -12,6 +12,7 @@
 
 import { amountColor, css, signedColor, tint } from "./colors.js";
 import { make, pen, setAttributes } from "./dom.js";
+import { patchesOf, patchOfPixels, pixelEdges } from "./vit-maths.js";
 import { placeOf } from "./words.js";
 
 export class PatchMap {
@@ -54,10 +55,12 @@ export class PatchMap {
   shape(model) {
     if (this.#model?.id === model.id) return;
     this.#model = model;
-    const [rows, columns] = model.grid;
+    const columns = model.grid[1];
     this.place.style.aspectRatio = `${model.image_size[1]} / ${model.image_size[0]}`;
-    this.#cells.style.gridTemplate = `repeat(${rows}, 1fr) / repeat(${columns}, 1fr)`;
-    this.#buttons = Array.from({ length: rows * columns }, (_, patch) =>
+    this.#cells.style.gridTemplate = pixelEdges(model)
+      .map((edges) => edges.slice(1).map((edge, i) => `${edge - edges[i]}fr`).join(" "))
+      .join(" / ");
+    this.#buttons = Array.from({ length: patchesOf(model) }, (_, patch) =>
       make("button", { type: "button", class: "cell", "data-patch": patch, tabindex: patch === 0 ? 0 : -1 }),
     );
     this.#cells.replaceChildren(...this.#buttons);
@@ -105,16 +108,18 @@ export class PatchMap {
     context.clearRect(0, 0, width, height);
     context.imageSmoothingEnabled = false;
     const [rows, columns] = model.grid;
-    const [cellWide, cellTall] = [(width - gap * (columns - 1)) / columns, (height - gap * (rows - 1)) / rows];
+    const [down, across] = pixelEdges(model);
+    // as large on the screen as a pixel of the picture, less what the gaps take
+    const [tallOf, wideOf] = [(height - gap * (rows - 1)) / model.image_size[0], (width - gap * (columns - 1)) / model.image_size[1]];
     const image = layer.kind === "positions" ? null : picture(pixels, model, layer);
-    const [fromWide, fromTall] = [model.image_size[1] / columns, model.image_size[0] / rows];
     for (let patch = 0; patch < rows * columns; patch++) {
       const [row, column] = [Math.floor(patch / columns), patch % columns];
-      const [left, top] = [column * (cellWide + gap), row * (cellTall + gap)];
+      const [fromX, fromY, fromWide, fromTall] = [across[column], down[row], across[column + 1] - across[column], down[row + 1] - down[row]];
+      const [left, top] = [fromX * wideOf + column * gap, fromY * tallOf + row * gap];
       if (image !== null) {
-        context.drawImage(image, column * fromWide, row * fromTall, fromWide, fromTall, left, top, cellWide, cellTall);
+        context.drawImage(image, fromX, fromY, fromWide, fromTall, left, top, fromWide * wideOf, fromTall * tallOf);
       } else if (model.position_similarity !== null) {
-        paintGrid(context, model.position_similarity[patch], model.grid, left, top, cellWide, cellTall);
+        paintGrid(context, model.position_similarity[patch], model.grid, left, top, fromWide * wideOf, fromTall * tallOf);
       }
     }
   }
@@ -129,26 +134,22 @@ export class PatchMap {
  */
 export function picture(pixels, model, layer, canvas = make("canvas")) {
   const [height, width] = model.image_size;
-  const [rows, columns] = model.grid;
   if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
   const { values } = layer;
   const kind = values === null || layer.kind === "positions" ? "plain" : layer.kind;
   const colorOf = kind === "signed" ? signedColor : amountColor;
-  const tints = Array.from({ length: rows * columns }, (_, patch) =>
+  const tints = Array.from({ length: patchesOf(model) }, (_, patch) =>
     tint(kind, values === null ? null : colorOf(values[patch] / (layer.high || 1))),
   );
   const image = new ImageData(width, height);
-  for (let y = 0, i = 0; y < height; y++) {
-    const firstOfRow = Math.floor((y * rows) / height) * columns;
-    for (let x = 0; x < width; x++, i++) {
-      const { black, white } = tints[firstOfRow + Math.floor((x * columns) / width)];
-      const share = pixels[i] / 255;
-      for (let channel = 0; channel < 3; channel++) {
-        image.data[4 * i + channel] = black[channel] + (white[channel] - black[channel]) * share;
-      }
-      image.data[4 * i + 3] = 255;
+  patchOfPixels(model).forEach((patch, i) => {
+    const { black, white } = tints[patch];
+    const share = pixels[i] / 255;
+    for (let channel = 0; channel < 3; channel++) {
+      image.data[4 * i + channel] = black[channel] + (white[channel] - black[channel]) * share;
     }
-  }
+    image.data[4 * i + 3] = 255;
+  });
   pen(canvas).putImageData(image, 0, 0);
   return canvas;
 }

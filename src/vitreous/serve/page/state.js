@@ -13,10 +13,11 @@
  * @property {string | null} vit  the model's id; null: the first there is
  * @property {string | null} cnn
  * @property {View} view
- * @property {number} layer  from 0; -1: the last, until a model is here to say which that is
+ * @property {number} layer  from 0; -1: the last, however many the model has
  * @property {number} head  from 0; -1: the mean of all heads
  * @property {number} query  the patch that looks; -1: the class token, or the mean where there is none
  * @property {number | null} key  the token whose weight is worked out in the arithmetic; null: that is closed
+ * @property {string} grid  what `query`, `key` and `removedPatches` count in, as "4x4"; empty: not known
  * @property {number[]} removedPatches
  * @property {[number, number][]} removedHeads  layer, head
  * @property {[number, number]} shift  pixels to the right, pixels down
@@ -43,6 +44,7 @@ export function firstState() {
     head: 0,
     query: -1,
     key: null,
+    grid: "",
     removedPatches: [],
     removedHeads: [],
     shift: [0, 0],
@@ -73,6 +75,8 @@ export function toHash(state) {
   if (state.query >= 0) parts.from = String(state.query);
   if (state.key !== null) parts.key = String(state.key);
   if (state.removedPatches.length > 0) parts.without = state.removedPatches.join(".");
+  const namesPatches = state.query >= 0 || state.key !== null || state.removedPatches.length > 0;
+  if (namesPatches && state.grid !== "") parts.grid = state.grid;
   if (state.removedHeads.length > 0) parts.heads = state.removedHeads.map(([l, h]) => `${l + 1}-${h + 1}`).join(".");
   if (state.shift.some((by) => by !== 0)) parts.shift = state.shift.join("_");
   if (state.shuffle !== 0) parts.shuffle = String(state.shuffle);
@@ -101,6 +105,7 @@ export function fromHash(hash) {
   state.query = whole(parts.get("from"), 0, 4095, -1);
   state.key = parts.has("key") ? whole(parts.get("key"), 0, 4096, 0) : null;
   state.removedPatches = list(parts.get("without"), /^\d{1,4}$/).map(Number);
+  state.grid = /^\d{1,4}x\d{1,4}$/.exec(parts.get("grid") ?? "")?.[0] ?? "";
   state.removedHeads = list(parts.get("heads"), /^\d{1,2}-\d{1,2}$/).map((pair) => {
     const [layer, head] = pair.split("-").map(Number);
     return [layer - 1, head - 1];
@@ -144,20 +149,26 @@ function list(text, form) {
 }
 
 /**
- * A choice kept within what the model at hand has: a link may come from a larger one.
+ * A choice kept within what the model at hand has: a link may come from a larger one. Patches of another grid are
+ * forgotten, for the same number would mean another place; a link that names no grid is taken at its word.
  * @param {State} state
- * @param {{ depth: number, num_heads: number, patches: number, tokens: number, views: View[] }} limits
+ * @param {{ depth: number, num_heads: number, grid: readonly [number, number], tokens: number, views: View[] }} limits
  * @returns {State}
  */
 export function within(state, limits) {
+  const patches = limits.grid[0] * limits.grid[1];
+  const grid = limits.grid.join("x");
+  const sameGrid = state.grid === "" || state.grid === grid;
+  const removed = sameGrid ? [...new Set(state.removedPatches)] : [];
   return {
     ...state,
+    grid,
     view: limits.views.includes(state.view) ? state.view : "attention",
-    layer: state.layer < 0 ? limits.depth - 1 : Math.min(state.layer, limits.depth - 1),
+    layer: state.layer >= limits.depth - 1 ? -1 : state.layer,
     head: Math.min(state.head, limits.num_heads - 1),
-    query: state.query < limits.patches ? state.query : -1,
-    key: state.key === null ? null : Math.min(state.key, limits.tokens - 1),
-    removedPatches: [...new Set(state.removedPatches)].filter((patch) => patch < limits.patches).slice(0, limits.patches - 1),
+    query: sameGrid && state.query < patches ? state.query : -1,
+    key: state.key === null ? null : sameGrid ? Math.min(state.key, limits.tokens - 1) : 0,
+    removedPatches: removed.filter((patch) => patch < patches).slice(0, patches - 1),
     removedHeads: state.removedHeads.filter(([l, h]) => l >= 0 && h >= 0 && l < limits.depth && h < limits.num_heads),
   };
 }

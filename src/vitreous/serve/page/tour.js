@@ -6,7 +6,7 @@
  * @typedef {import("./state.js").State} State
  */
 
-import { byId, make, setAttributes } from "./dom.js";
+import { byId, make, say, setAttributes } from "./dom.js";
 import { TOUR_STEPS } from "./state.js";
 import { patchesOf } from "./vit-maths.js";
 import { signed } from "./words.js";
@@ -74,6 +74,9 @@ export class Tour {
       const title = article.querySelector("h2");
       if (title) setAttributes(title, { id: shown ? "tour-title" : null });
     }
+    // the focus stays on "Next", so that the keys lead on: the new step is announced instead
+    const title = this.#article(step)?.querySelector("h2")?.textContent;
+    say(byId("tour-said"), title ? `Step ${step} of ${TOUR_STEPS}: ${title}` : "");
     this.#dots.forEach((dot, i) => setAttributes(dot, { "aria-current": i + 1 === step ? "step" : null }));
     setAttributes(byId("tour-back"), { disabled: step <= 1 });
     byId("tour-next").textContent = step === TOUR_STEPS ? "Done" : "Next";
@@ -111,6 +114,7 @@ export class Tour {
       dim: String(model.dim),
       heads: String(model.num_heads),
       depth: String(model.depth),
+      "cells-note": model.cells.note && `${model.cells.note} `,
       ...likeness(model),
     };
     for (const element of /** @type {NodeListOf<HTMLElement>} */ (this.#panel.querySelectorAll("[data-fact]"))) {
@@ -120,6 +124,8 @@ export class Tour {
     const when = {
       "class-token": model.has_class_token,
       "no-class-token": !model.has_class_token,
+      "exact-cells": model.cells.exact,
+      "other-cells": !model.cells.exact,
       positions: model.position_similarity !== null,
     };
     for (const element of this.#panel.querySelectorAll("[data-when]")) {

@@ -19,6 +19,31 @@ export function tokensOf(model) {
 }
 
 /**
+ * The cells' borders in whole pixels, down and across: a pixel belongs to the cell its middle lies in.
+ * @param {ViTModel} model
+ * @returns {[number[], number[]]}  one more than there are rows, and than there are columns
+ */
+export function pixelEdges({ cells }) {
+  const whole = (/** @type {readonly number[]} */ edges) => edges.map((edge) => Math.ceil(edge - 0.5));
+  return [whole(cells.row_edges), whole(cells.column_edges)];
+}
+
+/**
+ * Which patch each pixel belongs to, (height, width).
+ * @param {ViTModel} model
+ */
+export function patchOfPixels(model) {
+  const [height, width] = model.image_size;
+  const [down, across] = pixelEdges(model);
+  const patches = new Uint16Array(height * width);
+  for (let patch = 0; patch < patchesOf(model); patch++) {
+    const [row, column] = [Math.floor(patch / model.grid[1]), patch % model.grid[1]];
+    for (let y = down[row]; y < down[row + 1]; y++) patches.fill(patch, y * width + across[column], y * width + across[column + 1]);
+  }
+  return patches;
+}
+
+/**
  * One head's attention, (N, N) flat; head -1 is the mean of all.
  * @param {Tensor} attention  (L, H, N, N)
  * @param {number} layer
@@ -58,14 +83,17 @@ export function lookOf(weights, query, model) {
  * Attention rollout (Abnar & Zuidema, 2020), (P,): heads averaged, half of each layer the residual, rows summing to 1.
  * @param {Tensor} attention  (L, H, N, N)
  * @param {ViTModel} model
+ * @param {readonly number[] | null} tokenMask  (P,), 0 where a patch is removed: then no mean counts it
  * @returns {Float32Array | null}  null for sequence pooling, whose weights the graph does not give
  */
-export function rollout(attention, model) {
+export function rollout(attention, model, tokenMask) {
   if (model.pool === "seq") return null;
   const [layers, , tokens] = attention.shape;
   // Row by row from the last layer back to the first: a vector times a matrix is all that is needed.
-  let reads = new Float64Array(tokens).fill(model.pool === "cls" ? 0 : 1 / tokens);
+  const kept = tokenMask === null ? tokens : tokenMask.reduce((sum, each) => sum + each, 0);
+  let reads = new Float64Array(tokens);
   if (model.pool === "cls") reads[0] = 1;
+  else reads = reads.map((_, token) => (tokenMask?.[token] ?? 1) / kept);
   for (let layer = layers - 1; layer >= 0; layer--) {
     const mean = headAttention(attention, layer, -1);
     const next = new Float64Array(tokens);
@@ -99,14 +127,12 @@ export function largest(values) {
 }
 
 /**
- * What the pixels would be with the picture moved and then its patches in another order.
+ * The picture moved by whole pixels.
  * @param {Uint8Array} pixels  (height, width)
  * @param {readonly [number, number]} size
  * @param {readonly [number, number]} shift  to the right, down
- * @param {readonly number[] | null} order  which patch comes to each place
- * @param {readonly [number, number]} grid
  */
-export function rearranged(pixels, [height, width], [right, down], order, grid) {
+export function shifted(pixels, [height, width], [right, down]) {
   const moved = new Uint8Array(pixels.length);
   for (let y = 0; y < height; y++) {
     for (let x = 0; x < width; x++) {
@@ -114,17 +140,29 @@ export function rearranged(pixels, [height, width], [right, down], order, grid) 
       if (fromY >= 0 && fromY < height && fromX >= 0 && fromX < width) moved[y * width + x] = pixels[fromY * width + fromX];
     }
   }
-  if (order === null) return moved;
-  const [tall, wide] = [Math.floor(height / grid[0]), Math.floor(width / grid[1])];
-  const shuffled = Uint8Array.from(moved);
-  order.forEach((source, place) => {
-    for (let y = 0; y < tall; y++) {
-      const from = (Math.floor(source / grid[1]) * tall + y) * width + (source % grid[1]) * wide;
-      const to = (Math.floor(place / grid[1]) * tall + y) * width + (place % grid[1]) * wide;
-      shuffled.set(moved.subarray(from, from + wide), to);
-    }
+  return moved;
+}
+
+/**
+ * The patches in another order. Where they differ in size, each is stretched to the place it comes to.
+ * @param {Uint8Array} pixels  (height, width)
+ * @param {ViTModel} model
+ * @param {readonly number[]} order  which patch comes to each place
+ */
+export function shuffled(pixels, model, order) {
+  const width = model.image_size[1];
+  const [down, across] = pixelEdges(model);
+  const mixed = new Uint8Array(pixels.length);
+  const along = (/** @type {number[]} */ edges, /** @type {number} */ to, /** @type {number} */ from, /** @type {number} */ at) =>
+    edges[from] + Math.floor(((at - edges[to]) * (edges[from + 1] - edges[from])) / (edges[to + 1] - edges[to]));
+  patchOfPixels(model).forEach((place, i) => {
+    const [row, column] = [Math.floor(place / model.grid[1]), place % model.grid[1]];
+    const [fromRow, fromColumn] = [Math.floor(order[place] / model.grid[1]), order[place] % model.grid[1]];
+    const y = along(down, row, fromRow, Math.floor(i / width));
+    const x = along(across, column, fromColumn, i % width);
+    mixed[i] = pixels[y * width + x];
   });
-  return shuffled;
+  return mixed;
 }
 
 /**
@@ -146,18 +184,11 @@ export function shuffledOrder(count, seed) {
 /**
  * Patches painted black: what a model without tokens gets where a patch is removed.
  * @param {Uint8Array} pixels
- * @param {readonly [number, number]} size
+ * @param {ViTModel} model
  * @param {readonly number[]} patches
- * @param {readonly [number, number]} grid
  */
-export function blanked(pixels, [height, width], patches, grid) {
-  const left = Uint8Array.from(pixels);
+export function blanked(pixels, model, patches) {
   const gone = new Set(patches);
-  for (let y = 0; y < height; y++) {
-    for (let x = 0; x < width; x++) {
-      const patch = Math.floor((y * grid[0]) / height) * grid[1] + Math.floor((x * grid[1]) / width);
-      if (gone.has(patch)) left[y * width + x] = 0;
-    }
-  }
-  return left;
+  const patchOf = patchOfPixels(model);
+  return pixels.map((value, i) => (gone.has(patchOf[i]) ? 0 : value));
 }

@@ -7,7 +7,7 @@
 export function percent(share) {
   if (share >= 0.9995 && share < 1) return ">99.9 %";
   if (share > 0 && share < 0.0005) return "<0.1 %";
-  return `${(100 * share).toFixed(1)} %`;
+  return `${signed(100 * share, 1)} %`;
 }
 
 /**
@@ -26,6 +26,15 @@ export function signed(value, digits = 2) {
  */
 export function placeOf(patch, grid) {
   return `row ${Math.floor(patch / grid[1]) + 1}, column ${(patch % grid[1]) + 1}`;
+}
+
+/**
+ * How many patches, and of what size where they are cut from the picture itself.
+ * @param {import("./engine.js").ViTModel} model
+ */
+export function patchesWords({ grid, patch_size, cells }) {
+  const count = `${grid[0] * grid[1]} patches`;
+  return cells.exact ? `${count} of ${patch_size.join(" × ")} pixels` : count;
 }
 
 /** @param {number} count */
