@@ -9,7 +9,7 @@ from vitreous.errors import CheckpointError
 from vitreous.interop import TARGETS, Checkpoint, TargetLayout, load_model, save_model
 from vitreous.models import ViT
 from vitreous.preprocess import Preprocessing
-from vitreous.runs import Run, is_run
+from vitreous.runs import Run, is_run, is_taken
 
 
 def convert(
@@ -27,7 +27,7 @@ def convert(
     """Write `source` to `target` in the layout `to`; returns what a person should be told, a line each."""
     if to not in (*TARGETS, "vitreous"):
         raise CheckpointError(f"--to {to!r}: choose from {', '.join(TARGETS)}, vitreous")
-    if target.exists() and (target.is_file() or any(target.iterdir())):
+    if is_taken(target):
         raise CheckpointError(f"{str(target)!r} exists already: name another target, or remove it first")
     fitted = {"image_size": image_size, "patch_size": patch_size, "channels": channels}
     model, preprocessing, class_names, lines = _read(source, fitted, num_heads, allow_partial)

@@ -96,9 +96,8 @@ def evaluate_run(
     if not chosen.name:
         raise DataError(f"{str(run.path)!r} was converted and has no data of its own: name some with --data")
     dataset = load_dataset(chosen)
-    if data in (None, run.config.data.name) and dataset.checksums != run.record["data"].get(
-        "checksums", dataset.checksums
-    ):
+    trained_on = run.record["data"].get("checksums", dataset.checksums)
+    if data in (None, run.config.data.name) and dataset.checksums != trained_on:
         raise DataError(
             f"the data {dataset.name!r} changed since {str(run.path)!r} was trained, so its {split_name} split may hold"
             " images it has learned; restore the data, or train a new run"

@@ -96,7 +96,7 @@ class Run:
         resolved: Mapping[str, Any],
     ) -> Run:
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        if is_taken(path):
             go_on = "add --resume to go on with it, or " if is_run(path) else ""
             raise RunError(f"{str(path)!r} exists already: {go_on}name another folder")
         record = {
@@ -338,6 +338,11 @@ def new_run_path(config: Config, root: Path = Path("runs")) -> Path:
     # a recipe that names its data already (mnist-fast) is not named twice
     stem = config.name if config.name.startswith(data) else f"{data}-{config.name}"
     return free_folder(root / stem)
+
+
+def is_taken(path: Path) -> bool:
+    """Whether something is there that writing would lose; an empty folder is free."""
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
 
 
 def free_folder(path: Path) -> Path:

@@ -114,12 +114,14 @@ def _resolve(
             f" {group.world_size} processes; use a multiple of {group.world_size}"
         )
     batch_size = min(train.batch_size, len(dataset.train) // group.world_size * group.world_size)
-    _check_memory(config, min(train.micro_batch or batch_size, batch_size // group.world_size))
+    picked = _pick_device(device)
+    if picked == "cpu" and train.freeze == "none":  # a frozen backbone keeps nothing for its backward pass
+        _check_memory(config, min(train.micro_batch or batch_size, batch_size // group.world_size))
     threads = cpu.prepare(train.threads or max(1, cpu.default_threads() // group.local_world_size))
     plan = Plan(len(dataset.train), batch_size, config.seed)
     steps = max(1, round(train.epochs * plan.steps_per_epoch))
     resolved: dict[str, Any] = {
-        "device": _pick_device(device),
+        "device": picked,
         "threads": threads,
         "world_size": group.world_size,
         "batch_size": batch_size,
@@ -142,7 +144,7 @@ def _check_memory(config: Config, images: int) -> None:
     if memory is None or not isinstance(model, ViTConfig):
         return
     kept = model.depth * (8 * model.dim + 2 * model.mlp_dim)  # numbers a token leaves for the backward pass, at least
-    needed = 4 * images * model.num_tokens * kept
+    needed = (2 if config.train.precision == "bfloat16" else 4) * images * model.num_tokens * kept
     if needed > memory:
         (height, width), (rows, columns) = model.image_size, model.patch_size
         raise ConfigError(
