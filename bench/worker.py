@@ -29,7 +29,8 @@ class Candidate:
     peer: str
     config: dict[str, Any]  # of a ViTConfig
     weights: str  # the folder that peers.write_weights filled
-    mode: str = "eager"  # or settled (eager, in a process that vitreous has settled), compiled, onnx
+    mode: str = "eager"  # or settled (eager, in a process that vitreous has settled), compiled, onnx;
+    # of vitreous also: halves, whole (eager; halves of a batch at once, or not, whatever its rule says)
     threads: int | None = None  # None: what a user gets, all cores
 
 
@@ -128,6 +129,17 @@ class Orders:
 
         return make_peer_optimizers(self.candidate.peer, getattr(self.model, "_orig_mod", self.model))
 
+    def halves(self, batch: int) -> Any:
+        """Of vitreous: the two threads its training would have for such a batch, or None."""
+        import torch
+
+        from vitreous.train.halves import Halves, halves_pay
+
+        mode, threads = self.candidate.mode, torch.get_num_threads()
+        ours = self.candidate.peer == "vitreous"
+        wanted = mode == "halves" or (ours and mode == "eager" and halves_pay(self.config, batch, threads))
+        return Halves(threads) if wanted else None
+
     @cached_property
     def answer(self) -> Callable[[Any], Any]:
         """images → logits, for inference, as fast as this candidate does it."""
@@ -140,7 +152,7 @@ class Orders:
 
         @torch.inference_mode()
         def run(images: Any) -> Any:  # vitreous answers as its `predict` does; a compiled model is called as it is
-            ours = self.candidate.peer == "vitreous" and self.candidate.mode == "eager"
+            ours = self.candidate.peer == "vitreous" and self.candidate.mode != "compiled"
             return answer(self.model, images) if ours else logits_of(self.model(images))
 
         self.model.eval()
@@ -163,13 +175,21 @@ class Orders:
 
         images = self.images(batch)
         labels = torch.arange(batch) % self.config.num_classes
-        optimizers, model = self.optimizers, self.model
+        optimizers, model, halves = self.optimizers, self.model, self.halves(batch)
         model.train()
+
+        def learn(rows: torch.Tensor) -> None:
+            loss = F.cross_entropy(logits_of(model(images[rows])), labels[rows])
+            (loss * (len(rows) / batch)).backward()
+
         start = time.perf_counter()
         for _ in range(steps):
             for optimizer in optimizers:
                 optimizer.zero_grad()
-            F.cross_entropy(logits_of(model(images)), labels).backward()
+            if halves is not None:
+                halves.both(learn, torch.arange(batch))
+            else:
+                F.cross_entropy(logits_of(model(images)), labels).backward()
             for optimizer in optimizers:
                 optimizer.step()
         seconds = (time.perf_counter() - start) / steps

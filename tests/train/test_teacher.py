@@ -28,7 +28,9 @@ def student(*settings: str) -> Config:
 
 def stepper(config: Config) -> Stepper:
     dataset = load_dataset(config.data)
-    resolved = {"device": "cpu", "compile": False, "steps": 10}
+    resolved = {
+        "device": "cpu", "compile": False, "steps": 10, "world_size": 1, "threads": 1, "batch_size": 16,
+    }  # fmt: skip
     return Stepper(
         fit_to_data(config, dataset), dataset, Preprocessing.for_dataset(dataset), resolved, distributed.Group()
     )

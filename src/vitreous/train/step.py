@@ -19,6 +19,7 @@ from vitreous.data.datasets import Dataset
 from vitreous.models import build
 from vitreous.preprocess import Preprocessing
 from vitreous.train import distributed
+from vitreous.train.halves import Halves, halves_pay
 from vitreous.train.optim import AveragedWeights, lr_factor, make_optimizers
 from vitreous.train.teacher import Teacher, loss_beside_the_teacher
 
@@ -59,6 +60,10 @@ class Stepper:
         torch.manual_seed(config.seed * 7919 + group.rank + 1)  # dropout differs between ranks
         callable_model = group.wrap(self.model)
         self.forward = torch.compile(callable_model) if resolved["compile"] else callable_model
+        alone = self.device.type == "cpu" and resolved["world_size"] == 1 and not resolved["compile"]
+        whole = not train.micro_batch  # the order of more than two sums would change their bits
+        pay = alone and whole and halves_pay(config.model, resolved["batch_size"], resolved["threads"])
+        self.halves = Halves(resolved["threads"]) if pay else None
         self.lr = 0.0
 
     @property
@@ -73,16 +78,7 @@ class Stepper:
         self._set_lr(lr_factor(step, self.resolved["steps"], train))
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
-        total, correct = 0.0, 0
-        pieces = indices.split(train.micro_batch or len(indices))
-        for number, piece in enumerate(pieces, start=1):
-            share = len(piece) / len(indices)
-            with self.group.averaging(self.forward, number == len(pieces)):
-                loss, right = self._loss(*self.batch(epoch, piece))
-                total, correct = total + loss.item() * share, correct + right
-                if not math.isfinite(total):
-                    raise FloatingPointError(f"{total}")
-                (loss * share if share < 1 else loss).backward()
+        total, correct = self._learn(epoch, indices)
         if train.clip_norm:
             nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
         for optimizer in self.optimizers:
@@ -90,6 +86,28 @@ class Stepper:
         if self.averaged is not None:
             self.averaged.update(step)
         return total, correct
+
+    def _learn(self, epoch: int, indices: Tensor) -> tuple[float, int]:
+        """The gradients of these images' mean loss, in pieces; (loss, how many were answered rightly)."""
+
+        def learn(piece: Tensor) -> tuple[float, int]:
+            loss, right = self._loss(*self.batch(epoch, piece))
+            share = len(piece) / len(indices)
+            value = loss.item()
+            if not math.isfinite(value):
+                raise FloatingPointError(f"{value}")
+            (loss * share if share < 1 else loss).backward()
+            return value * share, right
+
+        if self.halves is not None:
+            learned = self.halves.both(learn, indices)
+        else:
+            pieces = indices.split(self.config.train.micro_batch or len(indices))
+            learned = []
+            for piece in pieces:
+                with self.group.averaging(self.forward, piece is pieces[-1]):
+                    learned.append(learn(piece))
+        return sum(loss for loss, _ in learned), sum(right for _, right in learned)
 
     def _loss(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, int]:
         """Of some images, on average; and how many of them were answered rightly."""

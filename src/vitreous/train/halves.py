@@ -1,0 +1,46 @@
+"""Half a batch for each of two threads, instead of all cores on every operation of the whole batch.
+
+Operations of a small ViT take a millisecond or less, and at the end of each one the cores wait for the last of them.
+Two threads that each carry half of the images through the whole model meet once a step. Python runs in one of them at a
+time, so the operations must be long enough to run beside it: below WORTH_IT the halves lose 14 to 20 % a step, above
+they win 4 to 16 % (`python bench/halves.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from torch import Tensor
+
+from vitreous import cpu
+from vitreous.config import ViTConfig
+from vitreous.models.shapes import count_flops
+
+T = TypeVar("T")
+
+WORTH_IT = 1.5e9  # FLOPs of a batch's forward pass
+
+
+def halves_pay(model: object, batch_size: int, threads: int) -> bool:
+    """Whether this batch is large enough, and the same seed would still give the same bits.
+
+    The sum of two gradients is the same in either order; but dropout draws from one generator, in the order in which
+    the threads come by.
+    """
+    if not isinstance(model, ViTConfig) or model.dropout or model.drop_path:
+        return False
+    return threads % 2 == 0 and batch_size * count_flops(model) >= WORTH_IT
+
+
+class Halves:
+    """Two threads with half of this process's cores each."""
+
+    def __init__(self, threads: int):
+        self._threads = ThreadPoolExecutor(2, initializer=cpu.prepare, initargs=(threads // 2,))
+
+    def both(self, learn: Callable[[Tensor], T], batch: Tensor) -> list[T]:
+        """`learn`, which adds to the gradients, of the first half of the batch's rows and of the second, at once."""
+        halves = [self._threads.submit(learn, half) for half in batch.tensor_split(2) if len(half)]
+        return [half.result() for half in halves]
