@@ -7,8 +7,9 @@ candidate has a process of its own and all cores; one set of random weights is l
 compared before anything is timed. Peers run in a process as torch leaves it; vitreous settles its own, as its commands
 do (denormals flushed, freed memory kept), and the "settled" rows do the same for a peer. A training step is forward,
 loss, backward and the AdamW each tool's user gets, on a batch that lies ready (which spares the peers their
-DataLoader); `vitreous train` is the whole command on data of that size, its own defaults, batches, metrics and all.
-Inference is in `torch.inference_mode`, eager against eager.
+DataLoader); vitreous takes it in halves where its training would (train/halves.py). `vitreous train` is the whole
+command on data of that size, its own defaults, batches, metrics and all. Inference is in `torch.inference_mode`, eager
+against eager.
 
 Ratios, to the best peer: train_small, infer_small and train_b16 say how many times faster vitreous is;
 train_small_settled is against the best settled peer: what the model's own code brings;

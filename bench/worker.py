@@ -33,6 +33,10 @@ class Candidate:
     # of vitreous also: halves, whole (eager; halves of a batch at once, or not, whatever its rule says)
     threads: int | None = None  # None: what a user gets, all cores
 
+    @property
+    def file_name(self) -> str:
+        return self.peer.replace(" ", "-")  # torch hands its path to a compiler, unquoted
+
 
 class WorkerError(RuntimeError):
     """The candidate could not do what was asked; its own words."""
@@ -48,7 +52,7 @@ class Worker:
             [sys.executable, __file__, json.dumps(asdict(candidate))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
             # a cache of its own: what one candidate compiled would spare the next some of its seconds
-            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{candidate.weights}/{candidate.peer}-inductor"},
+            env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{candidate.weights}/{candidate.file_name}-inductor"},
         )  # fmt: skip
 
     def __enter__(self) -> Worker:
@@ -236,7 +240,7 @@ def _onnx_session(candidate: Candidate, config: ViTConfig, folder: Path) -> Call
     import onnxruntime
     import torch
 
-    path = folder / f"{candidate.peer}.onnx"
+    path = folder / f"{candidate.file_name}.onnx"
     _export_ours(config, folder, path) if candidate.peer == "vitreous" else _export_peer(candidate, config, path)
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
