@@ -147,7 +147,9 @@ def test_metadata_is_json(session: ort.InferenceSession, tiny: Run) -> None:
 
 
 VARIANTS = {
-    "mean": TINY.replace(depth=1, pool="mean", positions="learned-2d", stem_channels=(4,), patch_size=4, fit="pad"),
+    "mean": TINY.replace(
+        depth=1, pool="mean", positions="learned-2d", stem_channels=(4,), stem_depth=2, patch_size=4, fit="pad"
+    ),
     "seq": TINY.replace(depth=1, pool="seq", positions="relative", head="mlp", patch_size=5, fit="resize"),
     "cnn": CNNConfig(conv_channels=(4, 8), hidden=16),
 }

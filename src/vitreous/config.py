@@ -82,7 +82,7 @@ class ViTConfig(_ImageModel):
     positions: Literal["none", "learned", "learned-2d", "sincos-2d", "relative"] = "learned"
     patch_embed: Literal["conv", "linear"] = "conv"  # the same arithmetic, cut two ways; a test shows them equal
     stem_channels: tuple[Positive, ...] = ()  # a stage each, which halves the image, before the patches are cut
-    stem_depth: Positive = 1  # 3×3 convolutions of a stage: the first has stride 2, the others keep the size
+    stem_depth: Positive = 1  # 3×3 convolutions of a stage: the first has stride 2, the others are residual blocks
     head: Literal["linear", "mlp"] = "linear"  # the paper: mlp (tanh) in pre-training, linear in fine-tuning
     head_hidden: Positive | None = None  # width of the mlp head; None: dim, as in the paper's code
     zero_head: bool = True  # the paper starts the fine-tuning head at zero

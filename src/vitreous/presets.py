@@ -163,7 +163,8 @@ def mnist_cnn() -> Config:
 def fashion_best() -> Config:
     """The most of Fashion-MNIST on two cores: two stages of convolutions leave 7×7 tokens for three blocks.
 
-    One seed so far: 93.24 % of the test set after 7,635 s on one thread of an AMD EPYC (docs/log.md).
+    Not measured to the end in this form; before its stem had residual blocks, one seed made 93.24 % of the test set in
+    7,635 s on one thread of an AMD EPYC (docs/log.md).
     """
     return Config(
         name="fashion-best",

@@ -94,17 +94,25 @@ def _vit_embedding(c: ViTConfig) -> Iterator[Step]:
     (height, width), (ph, pw), (rows, columns), N, D = c.image_size, c.patch_size, c.grid, c.num_patches, c.dim
     channels, feature_symbols = c.channels, "B × C × H × W"
     yield Step("image", "x", "Sec. 3.1", _by(height, width, channels), feature_symbols, ("B", channels, height, width))
-    stem = [(width, stride) for width in c.stem_channels for stride in (2, *[1] * (c.stem_depth - 1))]
-    for i, (out_channels, stride) in enumerate(stem):
-        height, width = -(-height // stride), -(-width // stride)
-        feature_symbols = "B × C′ × H′ × W′"
+    module = 0  # of the stem, as ConvStem numbers them: a convolution, its GELU, the blocks of that stage
+    for stage, out_channels in enumerate(c.stem_channels, start=1):
+        height, width, feature_symbols = -(-height // 2), -(-width // 2), "B × C′ × H′ × W′"
+        shape = ("B", out_channels, height, width)
         yield Step(
-            f"stem {i + 1}: conv 3×3, stride {stride}, GELU", "x′", "Sec. 3.1, hybrid",
-            f"{_by(height, width)} × (9 · {channels} → {out_channels})", feature_symbols,
-            ("B", out_channels, height, width), _linear(9 * channels, out_channels),
-            _product(height * width, 9 * channels, out_channels), owns=(f"stem.{2 * i}",),
+            f"stem {stage}: conv 3×3, stride 2, GELU", "x′", "Sec. 3.1, hybrid",
+            f"{_by(height, width)} × (9 · {channels} → {out_channels})", feature_symbols, shape,
+            _linear(9 * channels, out_channels), _product(height * width, 9 * channels, out_channels),
+            owns=(f"stem.{module}",),
         )  # fmt: skip
         channels = out_channels
+        for block in range(1, c.stem_depth):
+            yield Step(
+                f"stem {stage}.{block}: x′ + GELU(conv 3×3(LN(x′)))", "x′", "Sec. 3.1, hybrid",
+                f"{_by(height, width)} × (9 · {channels} → {channels})", feature_symbols, shape,
+                2 * channels + _linear(9 * channels, channels), _product(height * width, 9 * channels, channels),
+                owns=(f"stem.{module + 1 + block}",),
+            )  # fmt: skip
+        module += 1 + c.stem_depth
     if c.fitted_size != (height, width):
         how = "pad with zeros" if c.fit == "pad" else "resize"
         fitted = c.fitted_size

@@ -179,15 +179,31 @@ class Block(nn.Module):
         return x * x.new_empty(x.shape[0], 1, 1).bernoulli_(keep).div_(keep)
 
 
+class StemBlock(nn.Module):
+    """x + GELU(conv(LN(x))): a 3×3 convolution that keeps the size. Each pixel's channels are normalised by themselves,
+    so that a token still sees only what is near it."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.conv = nn.Conv2d(width, width, kernel_size=3, padding=1)
+        self.act = nn.GELU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        normed = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        out: Tensor = x + self.act(self.conv(normed))
+        return out
+
+
 class ConvStem(nn.Sequential):
     """Small 3×3 convolutions that turn the image into the features the patches are cut from; each stage halves it."""
 
     def __init__(self, channels: int, stem_channels: tuple[int, ...], depth: int):
         layers: list[nn.Module] = []
         for width in stem_channels:
-            for stride in (2, *[1] * (depth - 1)):
-                layers += [nn.Conv2d(channels, width, kernel_size=3, stride=stride, padding=1), nn.GELU()]
-                channels = width
+            layers += [nn.Conv2d(channels, width, kernel_size=3, stride=2, padding=1), nn.GELU()]
+            layers += [StemBlock(width) for _ in range(depth - 1)]
+            channels = width
         super().__init__(*layers)
 
 
