@@ -2,8 +2,8 @@
 
 Operations of a small ViT take a millisecond or less, and at the end of each one the cores wait for the last of them.
 Two threads that each carry half of the images through the whole model meet once a step. Python runs in one of them at a
-time, so the operations must be long enough to run beside it: below WORTH_IT the halves lose 14 to 20 % a step, above
-they win 4 to 16 % (`python bench/halves.py`).
+time, so the operations must be long enough to run beside it: above WORTH_IT the halves win 5 to 13 % a step; below they
+lose, up to a half (`python bench/halves.py`, docs/log.md).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vitreous.models.shapes import count_flops
 
 T = TypeVar("T")
 
-WORTH_IT = 1.5e9  # FLOPs of a batch's forward pass
+WORTH_IT = 2.5e9  # FLOPs of a batch's forward pass
 
 
 def halves_pay(model: object, batch_size: int, threads: int) -> bool:
