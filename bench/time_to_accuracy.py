@@ -9,13 +9,14 @@ with the seconds its run noted there (loading not counted, evaluating counted, o
 (bench/standard_recipe.py) stops at the target and is given the best of three learning rates, chosen by those seconds.
 The test set is read once, at the end, by whom the validation chose.
 Where the standard recipe ends its schedule below the target, the ratio is to the seconds that took: a lower bound.
-Trainings that have ended are kept in runs/ (KEPT), so that it can be stopped and started again; delete that file to
-begin anew.
+Trainings that have ended are kept in runs/ (KEPT), so that it can be stopped and started again; one whose settings have
+changed since is trained anew.
 `--quick`: 30 seconds each instead, schedules fitted to that, and the accuracy reached.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -108,6 +109,16 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
+def settings_of(recipe: str) -> str:
+    """A fingerprint: another one, and a kept training is no longer the recipe's."""
+    written = (
+        Path(__file__).with_name("standard_recipe.py").read_text()
+        if recipe == STANDARD
+        else preset(recipe).model_dump_json()
+    )
+    return hashlib.sha256(written.encode()).hexdigest()[:12]
+
+
 def epochs_of(recipe: str) -> float:
     return STANDARD_EPOCHS if recipe == STANDARD else EPOCHS.get(recipe, preset(recipe).train.epochs)
 
@@ -174,10 +185,12 @@ def main() -> None:
 
     timed = setting.seconds is not None
     kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.is_file() and not timed else {}
+    at_start = len(kept)
 
     def turn(recipe: str) -> float:
         seed = len(outcomes[recipe])
-        key = f"{recipe}, {epochs_of(recipe):g} epochs, seed {seed}, {setting.data} to {setting.target}"
+        what = f"{recipe} {settings_of(recipe)}, {epochs_of(recipe):g} epochs, seed {seed}"
+        key = f"{what}, {setting.data} to {setting.target}"
         if key not in kept:
             before = cpu.matmul_gflops()
             one = train_standard(seed, setting) if recipe == STANDARD else train_preset(recipe, seed, setting)
@@ -190,6 +203,10 @@ def main() -> None:
         return outcomes[recipe][-1].train_seconds
 
     interleave({name: lambda name=name: turn(name) for name in outcomes}, told.seeds)
+    if at_start:
+        report.notes.append(
+            "Trainings that ended in an earlier run of this script are kept, and not among the seconds for this report."
+        )
     rows: list[dict[str, Any]] = [row_of(name, some, timed) for name, some in outcomes.items()]
     title = f"{setting.seconds:.0f} s each" if setting.seconds else f"until {told.target:.1%} on validation"
     report.tables.append(Table(f"{title}; {told.seeds} seed{'s' * (told.seeds != 1)}", COLUMNS, rows))

@@ -11,6 +11,7 @@ import common
 import peers
 import pytest
 import scaling
+import time_to_accuracy
 import torch
 import worker
 from torch import Tensor
@@ -117,3 +118,22 @@ def test_every_axis_is_a_model() -> None:
             config = axis.config(value).check_geometry()
             if axis.key == "tokens":
                 assert config.num_tokens == value
+
+
+def outcome(reached_after: float | None, train_seconds: float) -> time_to_accuracy.Outcome:
+    return time_to_accuracy.Outcome(reached_after, 0.99, train_seconds, 100.0, 0.99, gflops=110.0)
+
+
+@pytest.mark.parametrize(("reached_after", "times_faster"), [(600.0, 10.0), (None, 20.0)])
+def test_whoever_never_arrives_gives_a_lower_bound(reached_after: float | None, times_faster: float) -> None:
+    report = common.Report("name", "title")
+    arrivals = {
+        "mnist-fast": outcome(60.0, 80.0), "mnist-vit": outcome(None, 90.0),
+        time_to_accuracy.STANDARD: outcome(reached_after, 1200.0),
+    }  # fmt: skip
+    rows = [time_to_accuracy.row_of(recipe, [one], timed=False) for recipe, one in arrivals.items()]
+    time_to_accuracy.add_ratios(report, rows, quick=False)
+    assert report.ratios["time_to_accuracy"] == report.ratios["time_to_accuracy_mnist-fast"] == times_faster
+    assert "time_to_accuracy_mnist-vit" not in report.ratios, "it did not arrive"
+    assert any("lower bounds" in note for note in report.notes) is (reached_after is None)
+    assert rows[0]["scaled_seconds"] == 30.0, "half as fast a machine as the yardstick"
