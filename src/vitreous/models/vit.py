@@ -190,6 +190,8 @@ class StemBlock(nn.Module):
         self.act = nn.GELU()
 
     def forward(self, x: Tensor) -> Tensor:
+        # a pixel's channels side by side in memory, as LayerNorm reads them: a tenth off `fashion-best`'s step
+        x = x.contiguous(memory_format=torch.channels_last)
         normed = self.norm(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
         out: Tensor = x + self.act(self.conv(normed))
         return out
