@@ -235,7 +235,7 @@ ModelConfig = Annotated[
 class AugmentConfig(_Frozen):
     """Batched augmentation; all zero: none. Amounts are the ends of a uniform range around "unchanged"."""
 
-    shift: NonNegative = 0.0  # pixels
+    shift: NonNegative = 0.0  # pixels; whole ones where nothing beside it bends or scales the image
     rotate: NonNegative = 0.0  # degrees
     scale: Fraction = 0.0  # 0.1: from 1/1.1 to 1.1 times the size
     shear: NonNegative = 0.0  # degrees

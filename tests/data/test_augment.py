@@ -48,13 +48,30 @@ def test_uniforms_are_uniform_and_independent():
 def test_shift_moves_by_at_most_the_pixels_asked_for():
     dot = torch.zeros(200, 1, 28, 28)
     dot[:, :, 14, 10] = 1
-    moved = augment(dot, torch.arange(200), AugmentConfig(shift=3), 0, 0)[:, 0]
+    moved = augment(dot, torch.arange(200), AugmentConfig(shift=3, rotate=1e-6), 0, 0)[:, 0]
     rows = (moved.sum(2) * torch.arange(28)).sum(1) - 14
     columns = (moved.sum(1) * torch.arange(28)).sum(1) - 10
     for offset in (rows, columns):
         assert offset.abs().max() <= 3 + 1e-4
         assert offset.abs().max() > 2.5
         assert offset.mean().abs() < 0.4
+
+
+def test_a_shift_alone_is_by_whole_pixels_and_blurs_nothing():
+    dot = torch.zeros(500, 1, 28, 20)
+    dot[:, :, 14, 10] = 1
+    moved = augment(dot, torch.arange(500), AugmentConfig(shift=2.5, flip=True), 0, 0)[:, 0]
+    torch.testing.assert_close(moved.amax(dim=(1, 2)), torch.ones(500), rtol=0, atol=1e-4)
+    rows = moved.sum(2).argmax(1) - 14
+    assert rows.unique(return_counts=True)[0].tolist() == [-2, -1, 0, 1, 2]
+    assert rows.unique(return_counts=True)[1].min() > 70  # each as likely as the others
+    # mirrored, the dot stands at column 9 of 0 … 19
+    assert moved.sum(1).argmax(1).unique().tolist() == [7, 8, 9, 10, 11, 12]
+
+
+def test_a_shift_of_less_than_a_pixel_still_moves():
+    pictures = images()
+    assert (augment(pictures, torch.arange(32), AugmentConfig(shift=0.5), 0, 0) - pictures).abs().max() > 0.1
 
 
 def test_rotation_keeps_shapes_on_images_that_are_not_square():

@@ -67,8 +67,12 @@ def _inverse_affine(random: Tensor, config: AugmentConfig, size: torch.Size) -> 
     theta[:, 0, 1] = (cos * shear - sin) * aspect
     theta[:, 1, 0] = sin / aspect * mirror
     theta[:, 1, 1] = sin * shear + cos
-    theta[:, 0, 2] = signed[:, 3] * 2 * config.shift / width
-    theta[:, 1, 2] = signed[:, 4] * 2 * config.shift / height
+    pixels = signed[:, 3:5] * config.shift
+    if config.shift >= 1 and not (config.rotate or config.scale or config.shear or config.elastic):
+        most = math.floor(config.shift)  # whole pixels: reading between them blurs, and the images to judge are sharp
+        pixels = (random[:, 3:5] * (2 * most + 1)).floor() - most
+    theta[:, 0, 2] = pixels[:, 0] * 2 / width
+    theta[:, 1, 2] = pixels[:, 1] * 2 / height
     return theta
 
 
