@@ -88,9 +88,14 @@ def look(
     against: Run | Path | str | None = None,
     target: str | None = None,
     patch: int | None = None,
+    without_heads: Sequence[tuple[int, int]] = (),
+    without_patches: Sequence[int] = (),
     out: Path | str | None = None,
 ) -> Look:
-    """Look inside a model on one image: writes a report, and returns every map and array behind it."""
+    """Look inside a model on one image: writes a report, and returns every map and array behind it.
+
+    `without_heads` (layer, head) and `without_patches`, counted from 0, are what it shall do without.
+    """
     opened = _as_run(run)
     return look_at_run(
         opened,
@@ -99,6 +104,8 @@ def look(
         against=None if against is None else _as_run(against),
         target=target,
         patch=patch,
+        without_heads=without_heads,
+        without_patches=without_patches,
         out=report_folder(out, Path("runs") / f"look-{opened.config.name}"),
     )
 

@@ -454,6 +454,12 @@ def look(
     against: Annotated[Path | None, typer.Option("--against", help="A second run, laid beside the first.")] = None,
     target: Annotated[str | None, typer.Option("--class", help="Explain this class instead of the answer.")] = None,
     patch: Annotated[int | None, typer.Option("--patch", help="Also show attention from this patch.", min=0)] = None,
+    without_heads: Annotated[
+        list[str] | None, typer.Option("--without-head", help="Do without it: LAYER-HEAD, from 1; repeatable.")
+    ] = None,
+    without_patches: Annotated[
+        list[int] | None, typer.Option("--without-patch", help="Do without it, from 0; repeatable.", min=0)
+    ] = None,
     out: OutOption = None,
 ) -> None:
     """See through a model: attention, relevance, occlusion, logit lens, and whether the maps are true."""
@@ -463,10 +469,28 @@ def look(
     opened = open_run(run)
     folder = report_folder(out, Path("runs") / f"look-{opened.config.name}")
     second = None if against is None else Run.open(against)
-    found = look_at_run(opened, image, test_index=test, against=second, target=target, patch=patch, out=folder)
+    found = look_at_run(
+        opened,
+        image,
+        test_index=test,
+        against=second,
+        target=target,
+        patch=patch,
+        without_heads=[_head(named) for named in without_heads or ()],
+        without_patches=without_patches or (),
+        out=folder,
+    )
     for line in (found.summary, *found.advice):
         _print(line)
     _print(f"Report: {found.report}")
+
+
+def _head(named: str) -> tuple[int, int]:
+    """`3-2` → layer 2, head 1, counted from 0."""
+    layer, dash, head = named.partition("-")
+    if not (dash and layer.isdecimal() and head.isdecimal() and int(layer) and int(head)):
+        raise VitreousError(f"--without-head {named!r}: expected LAYER-HEAD, counted from 1, as in 3-2")
+    return int(layer) - 1, int(head) - 1
 
 
 @app.command()

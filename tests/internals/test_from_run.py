@@ -14,7 +14,7 @@ from vitreous.models import build
 from vitreous.preprocess import Preprocessing
 from vitreous.runs import Run
 
-MODEL = ViTConfig(dim=16, depth=1, num_heads=2, mlp_dim=24)
+MODEL = ViTConfig(dim=16, depth=1, num_heads=2, mlp_dim=24, zero_head=False)
 
 
 @pytest.fixture
@@ -43,3 +43,21 @@ def test_other_test_images_are_not_laid_beside(make_run, tmp_path) -> None:
         look_at_run(digits, against=others, out=tmp_path / "look")
     _check_same_question(digits, others, tmp_path / "drawing.png")  # one file is one picture
     _check_same_question(digits, make_run("digits-again"), None)
+
+
+def test_without_a_head_and_a_patch(make_run, tmp_path) -> None:
+    run, other = make_run("digits"), make_run("other")
+    whole = look_at_run(run, out=tmp_path / "whole")
+    less = look_at_run(run, without_heads=[(0, 1)], without_patches=[5], against=other, out=tmp_path / "less")
+    assert "does without" not in whole.report.read_text()
+    said = "digits does without head 2 of layer 1, patch 5 (row 2, column 2); other is whole"
+    assert said in less.report.read_text()
+    assert abs(less.examination.logits - whole.examination.logits).max() > 1e-4
+    assert less.against is not None
+    assert less.against.patch_effects.ravel()[5] != 0
+
+
+def test_a_cnn_has_nothing_to_do_without(make_run, tmp_path) -> None:
+    with pytest.raises(LookError, match="only a ViT has heads and patches"):
+        look_at_run(Run.open("box:cnn"), without_patches=[1], out=tmp_path / "look")
+    assert not (tmp_path / "look").exists()

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from vitreous.internals.asking import background, evidence
+from vitreous.internals.asking import LookError, background, evidence
 from vitreous.internals.examination import examine
+from vitreous.internals.removal import Reduced
 
 
 def log10_odds(logits: torch.Tensor, target: int) -> float:
@@ -68,6 +69,47 @@ def test_logit_lens(any_vit, image_for) -> None:
     with torch.no_grad():
         first = any_vit.classify(any_vit.embed(image[None])).softmax(dim=-1)[0]
     np.testing.assert_allclose(found.logit_lens[0], first.numpy())
+
+
+def test_a_reduced_model_is_the_model_under_its_masks(any_vit, image_for) -> None:
+    image, config = image_for(any_vit), any_vit.config
+    gone = [0] if config.num_patches > 2 else []
+    before = torch.get_rng_state()
+    reduced = Reduced(any_vit, [(1, 0)], gone)
+    assert torch.equal(torch.get_rng_state(), before)
+    heads = torch.ones(config.depth, config.num_heads, dtype=torch.float64)
+    heads[1, 0] = 0
+    patches = torch.ones(1, config.num_patches, dtype=torch.bool)
+    patches[0, gone] = False
+    with torch.no_grad():
+        expected = any_vit(image[None], head_mask=heads, patch_mask=patches)
+        torch.testing.assert_close(reduced(image[None]), expected)
+        torch.testing.assert_close(reduced(image[None], head_mask=heads, patch_mask=patches), expected)
+    found = examine(reduced, image, target=0, random_orders=2, integration_steps=4)
+    np.testing.assert_allclose(found.logits, expected[0].numpy())
+    np.testing.assert_allclose(found.logit_lens[-1], found.probabilities)  # the lens reads what is left, too
+    assert found.head_effects[1, 0] == pytest.approx(0, abs=1e-9)
+    if not gone:
+        return
+    assert found.patch_effects.ravel()[0] == pytest.approx(0, abs=1e-9)
+    weights = found.attention.weights[..., int(config.has_class_token)]  # what is looked at of patch 0
+    np.testing.assert_array_equal(weights, 0)
+    assert found.maps["relevance"].cells.ravel()[0] == pytest.approx(0, abs=1e-9)
+    assert all(np.isfinite(values).all() for values in found.arrays().values())
+
+
+@pytest.mark.parametrize(
+    ("heads", "patches", "message"),
+    [
+        ([(2, 0)], [], "no head 1 in layer 3: the model has 2 layers of 2 heads, counted from 1"),
+        ([(0, -1)], [], "no head 0 in layer 1"),
+        ([], [4], "no patch 4: the model has patches 0 to 3"),
+        ([], [0, 1, 2], "leave at least two"),
+    ],
+)
+def test_what_cannot_be_removed_is_refused(tiny_vit, heads, patches, message) -> None:
+    with pytest.raises(LookError, match=message):
+        Reduced(tiny_vit(), heads, patches)
 
 
 def test_evidence_does_not_saturate() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 import statistics
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +80,29 @@ def test_what_the_page_shows_is_what_the_model_says(
         logits = runs[0].load_model().eval()(preprocessing.to_input(prepared.pixels[None]))
     expected = [_percent(float(share)) for share in logits.softmax(dim=1)[0]]
     assert tab.shares("vit") == expected
+
+
+def test_the_command_leaves_out_what_was_removed(
+    visit: Any, served_site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run as it is copied, it gives the page's own answer."""
+    tab = visit(served_site)
+    page = tab.page
+    tab.draw(SEVEN)
+    page.locator(".cell").nth(6).click()
+    page.locator(".thumb").nth(0).click()
+    page.locator("#remove-head").click()
+    tab.settle()
+    page.locator("#command").click()
+    command = page.locator("#command-text").inner_text()
+    assert "--without-head 1-1 --without-patch 6" in command
+    with page.expect_download() as download:
+        page.locator("#save-drawing").click()
+    download.value.save_as(tmp_path / "drawing.png")
+    monkeypatch.chdir(tmp_path)
+    subprocess.run([sys.executable, "-m", *shlex.split(command)], check=True, capture_output=True)
+    probabilities = np.load("look-drawing/arrays.npz")["probabilities"]
+    assert tab.shares("vit") == [_percent(float(share)) for share in probabilities]
 
 
 def _percent(share: float) -> str:

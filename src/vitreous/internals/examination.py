@@ -158,7 +158,8 @@ def _examine(
         cells = patch_cells(model.config)
     elif cells is None:
         cells = plain_cells((image.shape[-2], image.shape[-1]))
-    asked = relevance.forward_and_back(model, image, target)
+    kept = model.kept_patches if isinstance(model, removal.Reduced) else None
+    asked = relevance.forward_and_back(model, image, target, patch_mask=kept)
     fill = background(image)
     masks = torch.as_tensor(cells.masks(), device=image.device)
     maps = _maps_of_any_model(model, image, fill, masks, cells, asked, effort.integration_steps)
@@ -215,7 +216,7 @@ def _maps_of_any_model(
 
 def _maps_of_a_vit(model: ViT, asked: relevance.Pass, cells: Cells, removed: Tensor | None) -> dict[str, Map]:
     layers = [layer[0] for layer in look.attention_layers(asked.taps, model.config.depth)]
-    pooling = look.pooling_weights(model, asked.taps)[0].detach()
+    pooling = look.pooling_weights(model, asked.taps, asked.patch_mask)[0].detach()
     over_tokens = {
         "relevance": relevance.class_relevance(
             layers, asked.attention_gradients, relevance.relevance_readout(model, asked)

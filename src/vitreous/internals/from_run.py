@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous.cpu import prepare
 from vitreous.data.datasets import Split, load_dataset
 from vitreous.errors import DataError
 from vitreous.internals.asking import LookError
+from vitreous.internals.removal import Reduced
 from vitreous.internals.report import Against, Look, write_look
+from vitreous.models import ViT
 from vitreous.preprocess import ImageLike
 from vitreous.runs import Run
 
@@ -26,14 +29,20 @@ def look_at_run(
     against: Run | None = None,
     target: str | None = None,
     patch: int | None = None,
+    without_heads: Sequence[tuple[int, int]] = (),
+    without_patches: Sequence[int] = (),
     out: Path,
 ) -> Look:
-    """Examine the run's model on `image`, or on image `test_index` of its test set (default: the first)."""
+    """Examine the run's model on `image`, or on image `test_index` of its test set (default: the first).
+
+    Heads (layer, head) and patches that it shall do without are counted from 0.
+    """
     prepare()
     if image is not None and test_index is not None:
         raise LookError("an image and --test were both given; choose one")
     if against is not None:
         _check_same_question(run, against, image)
+    model, removed = _without(run.load_model(), without_heads, without_patches)
     test = _test_split(run)
     label, notes = None, tuple[str, ...]()
     if image is not None:
@@ -42,9 +51,11 @@ def look_at_run(
     else:
         pixels, label = _test_image(run, test, test_index or 0)
         notes = (f"image {test_index or 0} of the test set of {run.config.data.name}",)
+    if removed:
+        notes += (f"{run.config.name} {removed}{'' if against is None else f'; {against.config.name} is whole'}",)
     return write_look(
         out,
-        model=run.load_model(),
+        model=model,
         config=run.config,
         image_pixels=pixels,
         model_input=run.preprocessing.to_input(pixels[None])[0],
@@ -56,6 +67,21 @@ def look_at_run(
         notes=notes,
         against=None if against is None else _against(against, image, test_index),
     )
+
+
+def _without(model: nn.Module, heads: Sequence[tuple[int, int]], patches: Sequence[int]) -> tuple[nn.Module, str]:
+    """The model without them, and what to say of it."""
+    if not heads and not patches:
+        return model, ""
+    if not isinstance(model, ViT):
+        raise LookError("only a ViT has heads and patches to do without; leave them in for this model")
+    reduced = Reduced(model, heads, patches)
+    columns = model.config.grid[1]
+    gone = [f"head {head + 1} of layer {layer + 1}" for layer, head in sorted(set(heads))]
+    gone += [
+        f"patch {patch} (row {patch // columns + 1}, column {patch % columns + 1})" for patch in sorted(set(patches))
+    ]
+    return reduced, "does without " + ", ".join(gone)
 
 
 def _check_same_question(run: Run, against: Run, image: ImageLike | None) -> None:

@@ -6,13 +6,64 @@ Effects are evidence lost (log₁₀ of the odds, see `asking.evidence`): above 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
-from vitreous.internals.asking import answers, evidence
+from vitreous.internals.asking import LookError, answers, evidence
 from vitreous.internals.attention import stream_layers
 from vitreous.models import ViT
 from vitreous.models.vit import Taps
+
+
+class Reduced(ViT):
+    """A ViT that does without some heads (layer, head) and patches, all counted from 0, whoever asks it.
+
+    The heads still look, but nothing they find is passed on; nobody looks at the patches. What is asked to be removed
+    beside them goes as well, so every map of this model is a map of what is left.
+    """
+
+    def __init__(self, model: ViT, heads: Iterable[tuple[int, int]] = (), patches: Iterable[int] = ()):
+        with torch.random.fork_rng(devices=[]):  # the weights that are drawn here are overwritten
+            super().__init__(model.config)
+        first = next(model.parameters())
+        self.to(first.device, first.dtype).load_state_dict(model.state_dict())
+        self.train(model.training)
+        self.kept_heads: Tensor  # (L, H), 0 where a head is gone
+        self.kept_patches: Tensor  # (1, P), False where a patch is
+        self.register_buffer("kept_heads", torch.ones(self.config.depth, self.config.num_heads), persistent=False)
+        kept = torch.ones(1, self.config.num_patches, dtype=torch.bool)
+        self.register_buffer("kept_patches", kept, persistent=False)
+        for layer, head in heads:
+            if not (0 <= layer < self.config.depth and 0 <= head < self.config.num_heads):
+                raise LookError(
+                    f"there is no head {head + 1} in layer {layer + 1}: the model has {self.config.depth} layers of"
+                    f" {self.config.num_heads} heads, counted from 1"
+                )
+            self.kept_heads[layer, head] = 0
+        for patch in patches:
+            if not 0 <= patch < self.config.num_patches:
+                raise LookError(f"there is no patch {patch}: the model has patches 0 to {self.config.num_patches - 1}")
+            self.kept_patches[0, patch] = False
+        if int(self.kept_patches.sum()) < min(2, self.config.num_patches):
+            raise LookError("no patches would be left to look at; leave at least two")
+        self.to(first.device, first.dtype)
+
+    def forward(
+        self,
+        images: Tensor,
+        taps: Taps | None = None,
+        *,
+        head_mask: Tensor | None = None,
+        patch_mask: Tensor | None = None,
+    ) -> Tensor:
+        heads = self.kept_heads if head_mask is None else self.kept_heads * head_mask
+        patches = self.kept_patches if patch_mask is None else self.kept_patches & patch_mask
+        return super().forward(images, taps, head_mask=heads, patch_mask=patches)
+
+    def classify(self, x: Tensor, key_mask: Tensor | None = None, taps: Taps | None = None) -> Tensor:
+        return super().classify(x, self._token_mask(self.kept_patches) if key_mask is None else key_mask, taps)
 
 
 def occlusion(model: nn.Module, image: Tensor, fill: Tensor, cell_masks: Tensor, target: int) -> Tensor:

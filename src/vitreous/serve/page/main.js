@@ -98,7 +98,7 @@ class Page {
         this.writeAddress();
         return location.href;
       },
-      command: () => lookCommand(this.vit() ?? this.cnn(), this.vit() ? this.cnn() : null, this.state.query),
+      command: () => lookCommand(this.vit() ?? this.cnn(), this.vit() ? this.cnn() : null, this.state),
       picture: () => (this.isRearranged() ? { values: this.found.pixels, height: SIDE, width: SIDE } : this.pad.picture()),
     });
     this.listen();

@@ -76,19 +76,23 @@ function save(picture) {
 }
 
 /**
- * The call that makes the same picture. A model in the box is the one `look` takes by itself; any other is named by
- * its run's folder, which is its id, in the place where runs are kept.
+ * The call that makes the same picture. The ViT in the box is the one `look` takes by itself; any other model is named
+ * by its run's folder, which is its id, in the place where runs are kept.
  * @param {Model | null} model
  * @param {Model | null} beside
- * @param {number} patch  whose look is shown; -1: the class token's
+ * @param {import("./state.js").State} state
  */
-export function lookCommand(model, beside, patch) {
+export function lookCommand(model, beside, { query, removedHeads, removedPatches }) {
   const boxed = (/** @type {Model} */ each) => each.run === undefined && each.id === each.kind;
-  const run = (/** @type {Model} */ each) => quoted(each.run ?? `runs/${each.id}`);
+  const run = (/** @type {Model} */ each) => (boxed(each) ? `box:${each.id}` : quoted(each.run ?? `runs/${each.id}`));
   const parts = ["vitreous look drawing.png"];
-  if (model !== null && !boxed(model)) parts.push(`--run ${run(model)}`);
-  if (model !== null && beside !== null && !boxed(beside)) parts.push(`--against ${run(beside)}`);
-  if (patch >= 0) parts.push(`--patch ${patch}`);
+  if (model !== null && run(model) !== "box:vit") parts.push(`--run ${run(model)}`);
+  if (model !== null && beside !== null) parts.push(`--against ${run(beside)}`);
+  if (model?.kind === "vit") {
+    if (query >= 0) parts.push(`--patch ${query}`);
+    parts.push(...removedHeads.map(([layer, head]) => `--without-head ${layer + 1}-${head + 1}`));
+    parts.push(...removedPatches.map((patch) => `--without-patch ${patch}`));
+  }
   parts.push("-o look-drawing");
   return parts.join(" ");
 }
