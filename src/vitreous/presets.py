@@ -136,7 +136,8 @@ def mnist_best() -> Config:
 def cifar_fast() -> Config:
     """CIFAR-10 on two cores: two stride-2 convolutions leave 8×8 tokens for four blocks.
 
-    One seed so far: 83.37 % of the test set after 1,610 s on two cores of an AMD EPYC (docs/log.md).
+    One seed, when shifts were still by fractions of a pixel: 83.37 % of the test set after 1,610 s on two cores of an
+    AMD EPYC (docs/log.md).
     """
     return Config(
         name="cifar-fast",
