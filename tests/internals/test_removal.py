@@ -104,12 +104,19 @@ def test_a_reduced_model_is_the_model_under_its_masks(any_vit, image_for) -> Non
         ([(2, 0)], [], "no head 1 in layer 3: the model has 2 layers of 2 heads, counted from 1"),
         ([(0, -1)], [], "no head 0 in layer 1"),
         ([], [4], "no patch 4: the model has patches 0 to 3"),
-        ([], [0, 1, 2], "leave at least two"),
+        ([], [0, 1, 2], "leave it at least two"),
     ],
 )
 def test_what_cannot_be_removed_is_refused(tiny_vit, heads, patches, message) -> None:
     with pytest.raises(LookError, match=message):
-        Reduced(tiny_vit(), heads, patches)
+        Reduced(tiny_vit("mean"), heads, patches)
+
+
+def test_a_class_token_answers_without_any_patch(tiny_vit, image_for) -> None:
+    blind = Reduced(tiny_vit(), patches=range(4))
+    found = examine(blind, image_for(blind), target=0, random_orders=2, integration_steps=4)
+    assert all(np.isfinite(values).all() for values in found.arrays().values())
+    np.testing.assert_allclose(found.attention.weights[..., 0], 1)
 
 
 def test_evidence_does_not_saturate() -> None:

@@ -42,12 +42,14 @@ class Reduced(ViT):
                     f" {self.config.num_heads} heads, counted from 1"
                 )
             self.kept_heads[layer, head] = 0
+        patches = list(patches)
         for patch in patches:
             if not 0 <= patch < self.config.num_patches:
                 raise LookError(f"there is no patch {patch}: the model has patches 0 to {self.config.num_patches - 1}")
             self.kept_patches[0, patch] = False
-        if int(self.kept_patches.sum()) < min(2, self.config.num_patches):
-            raise LookError("no patches would be left to look at; leave at least two")
+        if patches and not self.config.has_class_token and int(self.kept_patches.sum()) < 2:
+            # the maps take one more away, and a model that reads its patches only needs one to read
+            raise LookError("this model has no class token and reads its patches alone: leave it at least two of them")
         self.to(first.device, first.dtype)
 
     def forward(
