@@ -60,6 +60,17 @@ def test_the_short_way_is_taken_where_it_applies(monkeypatch):
     assert len(taken) == 3
 
 
+@pytest.mark.parametrize(("images", "parts"), [(3, [3]), (250, [250]), (560, [187, 187, 186])])
+def test_many_images_go_in_parts_that_stay_in_the_cache(monkeypatch, images, parts):
+    sizes = []
+    tokens = short_way._answer_tokens
+    monkeypatch.setattr(short_way, "_answer_tokens", lambda model, x: sizes.append(len(x)) or tokens(model, x))
+    with torch.inference_mode():
+        answers = short_way.answer(build(ViTConfig()).eval(), torch.randn(images, 1, 28, 28))  # 17 tokens each
+    assert sizes == parts
+    assert len(answers) == images
+
+
 def test_gradients_flow_when_they_are_wanted():
     images = torch.randn(2, 1, 28, 28, requires_grad=True)
     model = build(ViTConfig(zero_head=False)).eval()

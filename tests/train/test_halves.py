@@ -27,7 +27,7 @@ def small(*settings: str) -> Config:
 
 @pytest.fixture
 def always(monkeypatch):
-    monkeypatch.setattr(halves, "WORTH_IT", 0)
+    monkeypatch.setattr(halves, "AT_LEAST", 0)
 
 
 def counted(monkeypatch) -> list[int]:
@@ -45,7 +45,7 @@ def weights(run) -> dict[str, torch.Tensor]:
 def test_the_gradients_are_those_of_the_whole_batch(tmp_path, monkeypatch):
     exact = ("train.precision=float64", "train.optimizer=adamw", "train.clip_norm=0.5", "train.batch_size=33")
     whole = fit(small(*exact), tmp_path / "whole", progress=False)
-    monkeypatch.setattr(halves, "WORTH_IT", 0)
+    monkeypatch.setattr(halves, "AT_LEAST", 0)
     rows = counted(monkeypatch)
     split = fit(small(*exact), tmp_path / "split", progress=False)
     assert rows, "the halves were used"
@@ -94,7 +94,8 @@ def test_large_steps_and_small_ones():
     for name, pays in (("vit", False), ("mnist-fast", False), ("mnist-best", True), ("fashion-best", True)):
         config = preset(name)
         assert halves_pay(config.model, config.train.batch_size, threads=2) is pays, name
-    assert not halves_pay(preset("cnn").model, 10**6, threads=2), "it has dropout"
+    assert not halves_pay(preset("vit-b16").model.replace(dropout=0.0), 8, threads=2), "its operations are long"
+    assert not halves_pay(preset("cnn").model, 100, threads=2), "it has dropout"
 
 
 def test_the_threads_are_settled_and_leave_the_others_alone():
