@@ -137,8 +137,7 @@ def mnist_best() -> Config:
 def cifar_fast() -> Config:
     """CIFAR-10 on two cores: two stages of convolutions leave 8×8 tokens for four blocks.
 
-    Not yet measured in this form. Without the stem's residual blocks and with shifts by fractions of a pixel, one seed:
-    83.37 % of the test set after 1,610 s on two cores of an AMD EPYC (docs/log.md).
+    One seed so far: 88.86 % of the test set after 1,611 s on two cores of an AMD EPYC at 164 GFLOP/s (docs/log.md).
     """
     return Config(
         name="cifar-fast",
