@@ -306,17 +306,17 @@ def test_every_kind_of_model_trains_and_reloads_as_it_was(tmp_path, name):
     assert again.nll == pytest.approx(run.record["results"]["test"]["nll"], rel=1e-6)
 
 
-def torchrun(path: Path, processes: int, config_file: Path) -> None:
-    script = (
-        "from pathlib import Path; from vitreous.config import Config; from vitreous.train.loop import fit\n"
-        f"fit(Config.model_validate_json(Path({str(config_file)!r}).read_text()), {str(path)!r}, progress=False)\n"
-        "threads = [(task / 'comm').read_text() for task in Path('/proc/self/task').iterdir()]\n"
-        "assert not [name for name in threads if 'gloo' in name], 'threads that may abort the process as it ends'"
-    )
-    worker = path.with_suffix(".py")
-    worker.write_text(script)
+NO_THREADS_OF_GLOO = """
+from pathlib import Path
+names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+assert not [name for name in names if "gloo" in name], "threads that may abort the process as it ends, or hang it"
+"""
+
+
+def torchrun(script: str, path: Path, processes: int = 2) -> None:
+    path.write_text(script + NO_THREADS_OF_GLOO)
     result = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", str(worker)],
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", str(path)],
         capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
@@ -368,7 +368,12 @@ def test_two_processes_train_as_one(tmp_path):
     file = tmp_path / "config.json"
     file.write_text(config.model_dump_json())
     one = fit(config, tmp_path / "one", progress=False)
-    torchrun(tmp_path / "two", 2, file)
+    torchrun(
+        "from pathlib import Path; from vitreous.config import Config; from vitreous.train.loop import fit\n"
+        f"config = Config.model_validate_json(Path({str(file)!r}).read_text())\n"
+        f"fit(config, {str(tmp_path / 'two')!r}, progress=False)\n",
+        tmp_path / "two.py",
+    )
     two = Run.open(tmp_path / "two")
     ours, theirs = timeless(one), timeless(two)
     assert len([line for line in ours if line["event"] == "train"]) >= 50
@@ -378,6 +383,18 @@ def test_two_processes_train_as_one(tmp_path):
         assert a["accuracy"] == pytest.approx(b["accuracy"], abs=1e-12)
     assert two.record["resolved"]["world_size"] == 2
     assert two.record["results"]["test"]["count"] == one.record["results"]["test"]["count"]
+
+
+def test_the_group_ends_though_a_model_outlives_it(tmp_path):
+    """As an exception's traceback lets it. Gloo's threads would end with the model, and now and then never."""
+    torchrun(
+        "import torch; from vitreous.train import distributed\n"
+        "with distributed.group() as group:\n"
+        "    model = group.wrap(torch.nn.Linear(2, 2))\n"
+        "    model(torch.ones(1, 2)).sum().backward()\n"
+        "    assert group.sum([1.0]) == [2.0]\n",
+        tmp_path / "outlives.py",
+    )
 
 
 def test_flushed_denormals_reach_every_thread():

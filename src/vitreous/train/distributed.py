@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -22,6 +22,7 @@ class Group:
     rank: int = 0
     world_size: int = 1
     local_world_size: int = 1
+    _wrapped: list[nn.parallel.DistributedDataParallel] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def is_main(self) -> bool:
@@ -31,7 +32,8 @@ class Group:
         """Gradients averaged over the processes during the backward pass."""
         if self.world_size == 1:
             return model
-        return nn.parallel.DistributedDataParallel(model)
+        self._wrapped.append(nn.parallel.DistributedDataParallel(model))
+        return self._wrapped[-1]
 
     def averaging(self, forward: Any, now: bool) -> contextlib.AbstractContextManager[Any]:
         """Gradients are averaged over the processes in this backward pass; not `now`: only summed up until they are."""
@@ -71,6 +73,17 @@ class Group:
         parts = self._gather_equal(padded).split(max(counts))
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
+    def leave(self) -> None:
+        """The end of the exchange, for models that outlive it too (an exception holds on to them).
+
+        The last to let go of gloo's group waits for its threads to end. DDP's part in C++ would do so with Python's
+        lock, for which one of the threads may be waiting to let go of its last tensor: both wait for ever.
+        """
+        for model in self._wrapped:
+            del model.logger, model.reducer, model.process_group
+        self._wrapped.clear()
+        dist.destroy_process_group()
+
     def _gather_equal(self, rows: Tensor) -> Tensor:
         parts = [torch.empty_like(rows) for _ in range(self.world_size)]
         dist.all_gather(parts, rows)
@@ -93,7 +106,8 @@ def group() -> Iterator[Group]:
         dist.init_process_group("cpu:gloo,cuda:nccl")
     else:
         dist.init_process_group("gloo")
+    joined = Group(dist.get_rank(), world_size, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
     try:
-        yield Group(dist.get_rank(), world_size, int(os.environ.get("LOCAL_WORLD_SIZE", world_size)))
+        yield joined
     finally:
-        dist.destroy_process_group()
+        joined.leave()
