@@ -137,7 +137,8 @@ class Orders:
         """Of vitreous: the two threads its training would have for such a batch, or None."""
         import torch
 
-        from vitreous.train.halves import Halves, halves_pay
+        from vitreous.cpu import Halves
+        from vitreous.train.halves import halves_pay
 
         mode, threads = self.candidate.mode, torch.get_num_threads()
         ours = self.candidate.peer == "vitreous"

@@ -12,8 +12,17 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:  # importing torch takes a second, which `vitreous --help` need not
+    from torch import Tensor
+
+T = TypeVar("T")
 
 _PROBE_BFLOAT16 = """
 import torch
@@ -79,6 +88,29 @@ def prepare(threads: int | None = None) -> int:
     if threads is not None:
         torch.set_num_threads(threads)
     return torch.get_num_threads()
+
+
+class Halves:
+    """Two threads with half of this process's cores each.
+
+    Operations of a small model take a millisecond or less, and at the end of each one the cores wait for the last of
+    them. Two threads that each carry half of a batch through the whole model meet once.
+    """
+
+    def __init__(self, threads: int):
+        import torch
+
+        before = torch.get_num_threads()
+        self._threads = ThreadPoolExecutor(2, initializer=prepare, initargs=(threads // 2,))
+        started = threading.Barrier(2)
+        for waiting in [self._threads.submit(started.wait) for _ in range(2)]:
+            waiting.result()
+        torch.set_num_threads(before)  # threads that others start later have as many as were set last
+
+    def both(self, work: Callable[[Tensor], T], batch: Tensor) -> list[T]:
+        """`work` of the first half of the batch's rows and of the second, at once."""
+        halves = [self._threads.submit(work, half) for half in batch.tensor_split(2) if len(half)]
+        return [half.result() for half in halves]
 
 
 @functools.cache

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import pytest
 import torch
 
@@ -60,15 +63,44 @@ def test_the_short_way_is_taken_where_it_applies(monkeypatch):
     assert len(taken) == 3
 
 
-@pytest.mark.parametrize(("images", "parts"), [(3, [3]), (250, [250]), (560, [187, 187, 186])])
-def test_many_images_go_in_parts_that_stay_in_the_cache(monkeypatch, images, parts):
-    sizes = []
+@pytest.fixture
+def threads():
+    """Sets how many this process has, and puts it back."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("number", "images", "parts", "workers"),
+    [
+        (1, 3, [3], 1),
+        (1, 250, [250], 1),
+        (1, 560, [187, 187, 186], 1),
+        (2, 250, [250], 1),  # 17 tokens each: too few for two threads
+        (2, 560, [94, 94, 92] * 2, 2),
+        (3, 560, [187, 187, 186], 1),  # no halves of three cores
+    ],
+)
+def test_many_images_go_in_parts_that_stay_in_the_cache(monkeypatch, threads, number, images, parts, workers):
+    threads(number)
+    taken = []
     tokens = short_way._answer_tokens
-    monkeypatch.setattr(short_way, "_answer_tokens", lambda model, x: sizes.append(len(x)) or tokens(model, x))
-    with torch.inference_mode():
-        answers = short_way.answer(build(ViTConfig()).eval(), torch.randn(images, 1, 28, 28))  # 17 tokens each
-    assert sizes == parts
-    assert len(answers) == images
+
+    def noted(model, x):
+        taken.append((threading.current_thread(), len(x)))
+        time.sleep(0.05)  # so that one thread does not take both halves
+        return tokens(model, x)
+
+    model, data = build(ViTConfig(zero_head=False)).eval(), torch.randn(images, 1, 28, 28)
+    monkeypatch.setattr(short_way, "_answer_tokens", noted)
+    with torch.no_grad():
+        answers = short_way.answer(model, data)
+        torch.testing.assert_close(answers, model(data), atol=2e-5, rtol=1e-4)  # and in their order
+    assert sorted(size for _, size in taken) == sorted(parts)
+    assert len({thread for thread, _ in taken}) == workers
+    assert (threading.current_thread() in {thread for thread, _ in taken}) is (workers == 1)
+    assert not answers.requires_grad
 
 
 def test_gradients_flow_when_they_are_wanted():

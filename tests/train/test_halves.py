@@ -5,16 +5,18 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from vitreous.config import Config, override
+from vitreous.cpu import Halves
 from vitreous.errors import RunError
 from vitreous.presets import preset
 from vitreous.train import halves
-from vitreous.train.halves import Halves, halves_pay
+from vitreous.train.halves import halves_pay
 from vitreous.train.loop import fit
 
 PLAIN = ("data.name=digits", "model.depth=2", "model.dropout=0", "model.drop_path=0", "train.epochs=0.5",
@@ -111,6 +113,8 @@ def test_the_threads_are_settled_and_leave_the_others_alone():
     assert one is not other
     assert found == same == [2, 0.0], "half of the cores each, denormals flushed"
     assert torch.get_num_threads() == before
+    with ThreadPoolExecutor(1) as later:
+        assert later.submit(torch.get_num_threads).result() == before, "torch gives new threads what was set last"
     del pair
     gc.collect()
     for thread in (one, other):

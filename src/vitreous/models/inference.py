@@ -3,19 +3,24 @@
 `ViT.forward` is written to be read and looked into: every step is a module with a name, which hooks can reach. When
 only the answer is wanted, torch can compute a whole encoder layer in one call; the numbers are the same (a test
 compares them over the variants), small batches no longer wait for Python, and large ones save a few copies and go
-through the blocks in parts that stay in the cache.
+through the blocks in parts that stay in the cache, one half of the images on each of two threads.
 """
 
 from __future__ import annotations
+
+import functools
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.cpu import Halves
 from vitreous.models.vit import Block, ViT, cut_patches
 
 _MANY_TOKENS = 800  # in a batch, all images together; below it a call costs more than the work it saves
 _CACHED_TOKENS = 3200  # 64 images of 50 tokens: 8 % faster than 256 at once (docs/log.md); fewer wait for Python again
+_halves = functools.cache(Halves)  # by the number of threads
 
 
 def answer(model: nn.Module, images: Tensor) -> Tensor:
@@ -23,8 +28,17 @@ def answer(model: nn.Module, images: Tensor) -> Tensor:
     if not _is_plain(model) or torch.is_grad_enabled() or images.device.type != "cpu":
         return model(images)
     assert isinstance(model, ViT)
+    threads = torch.get_num_threads()
+    if threads % 2 == 0 and len(images) * model.config.num_tokens >= 2 * _CACHED_TOKENS:
+        # as fast as all cores on every operation, and up to 1.4 times as fast where neighbours slow one of them down
+        return torch.cat(_halves(threads).both(partial(_answer_in_parts, model, _CACHED_TOKENS // 2), images))
+    return _answer_in_parts(model, _CACHED_TOKENS, images)
+
+
+@torch.inference_mode()  # which each thread must be told
+def _answer_in_parts(model: ViT, tokens: int, images: Tensor) -> Tensor:
     x = _embed(model, images)
-    parts = max(1, round(x.shape[0] * x.shape[1] / _CACHED_TOKENS))
+    parts = max(1, round(x.shape[0] * x.shape[1] / tokens))
     return torch.cat([_answer_tokens(model, part) for part in x.chunk(parts)])
 
 

@@ -13,13 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous import cpu
 from vitreous.config import Config
 from vitreous.data.augment import augment
 from vitreous.data.datasets import Dataset
 from vitreous.models import build
 from vitreous.preprocess import Preprocessing
 from vitreous.train import distributed
-from vitreous.train.halves import Halves, halves_pay
+from vitreous.train.halves import halves_pay
 from vitreous.train.optim import AveragedWeights, lr_factor, make_optimizers
 from vitreous.train.teacher import Teacher, loss_beside_the_teacher
 
@@ -63,7 +64,7 @@ class Stepper:
         alone = self.device.type == "cpu" and resolved["world_size"] == 1 and not resolved["compile"]
         whole = not train.micro_batch  # the order of more than two sums would change their bits
         pay = alone and whole and halves_pay(config.model, resolved["batch_size"], resolved["threads"])
-        self.halves = Halves(resolved["threads"]) if pay else None
+        self.halves = cpu.Halves(resolved["threads"]) if pay else None
         self.lr = 0.0
 
     @property
