@@ -8,8 +8,7 @@ through the blocks in parts that stay in the cache, one half of the images on ea
 
 from __future__ import annotations
 
-import functools
-from functools import partial
+from functools import cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -20,7 +19,7 @@ from vitreous.models.vit import Block, ViT, cut_patches
 
 _MANY_TOKENS = 800  # in a batch, all images together; below it a call costs more than the work it saves
 _CACHED_TOKENS = 3200  # 64 images of 50 tokens: 8 % faster than 256 at once (docs/log.md); fewer wait for Python again
-_halves = functools.cache(Halves)  # by the number of threads
+_halves = cache(Halves)  # by the number of threads
 
 
 def answer(model: nn.Module, images: Tensor) -> Tensor:
@@ -30,7 +29,7 @@ def answer(model: nn.Module, images: Tensor) -> Tensor:
     assert isinstance(model, ViT)
     threads = torch.get_num_threads()
     if threads % 2 == 0 and len(images) * model.config.num_tokens >= 2 * _CACHED_TOKENS:
-        # as fast as all cores on every operation, and up to 1.4 times as fast where neighbours slow one of them down
+        # as fast as all cores on every operation, and up to 1.4 times as fast while the machine is noisy (docs/log.md)
         return torch.cat(_halves(threads).both(partial(_answer_in_parts, model, _CACHED_TOKENS // 2), images))
     return _answer_in_parts(model, _CACHED_TOKENS, images)
 
