@@ -97,7 +97,7 @@ def plans(told: argparse.Namespace) -> list[Plan]:
     )  # fmt: skip
     if told.quick:
         small = replace(
-            small, settled=(), compiled=("timm",), onnx=(OURS, "timm"), rounds=5, train_steps=3, infer_calls=4,
+            small, settled=(), compiled=("timm",), onnx=(OURS, "timm"), rounds=4, train_steps=3, infer_calls=4,
             latency_calls=50, loop_steps=30, budget_seconds=7,
         )  # fmt: skip
         b16 = replace(b16, eager=("timm",), rounds=2, latency_calls=1)
