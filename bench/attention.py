@@ -4,7 +4,7 @@
 
 Token counts × head widths × threads, forward only and forward + backward; four heads, about 12,800 tokens a batch (256
 images of 50). `Attention.fused` chooses the path; all else, the linear layers included, is the same code. Every
-geometry is then held against `fused_attention_pays`, the static rule of models/vit.py: does it choose the faster
+geometry is then held against `fused_attention_is_faster`, the static rule of models/vit.py: does it choose the faster
 path, and what does following it cost over always choosing best.
 """
 
@@ -19,9 +19,9 @@ from functools import partial
 import torch
 from common import Column, Report, Row, Table, calls_for, interleave, median, parser, ratio, seconds_per_call
 
-from vitreous import cpu
+from vitreous import hardware
 from vitreous.config import ViTConfig
-from vitreous.models.vit import Attention, fused_attention_pays
+from vitreous.models.vit import Attention, fused_attention_is_faster
 
 TOKENS = (17, 50, 65, 101, 145, 197, 257)
 HEAD_DIMS = (16, 32, 64)
@@ -88,7 +88,7 @@ def measure(geometry: Geometry, threads: int, rounds: int, seconds: float) -> li
         turns = {name: partial(seconds_per_call, call, calls_for(call, seconds)) for name, call in calls.items()}
         times = interleave(turns, rounds)
         quotient = ratio(times, "fused", "products")
-        rule = fused_attention_pays(geometry.tokens, geometry.head_dim)
+        rule = fused_attention_is_faster(geometry.tokens, geometry.head_dim)
         rows.append(
             {
                 "threads": threads, "tokens": geometry.tokens, "head_dim": geometry.head_dim, "what": what,
@@ -127,7 +127,7 @@ def main() -> None:
     tokens, head_dims, threads = TOKENS, HEAD_DIMS, (1, 2)
     if told.smoke:
         rounds, seconds, tokens, head_dims, threads = 2, 0.01, (17, 197), (16,), (1,)
-    cpu.prepare()
+    hardware.prepare()
     report = Report("attention", "Attention: fused kernel or batched products")
     report.measure_peak()
     rows: list[Row] = []

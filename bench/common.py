@@ -23,7 +23,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from vitreous import cpu
+from vitreous import hardware
 
 DOCS = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 _DOCS_HEAD = """# Benchmarks
@@ -124,18 +124,18 @@ class Report:
     ratios: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     gflops: list[float] = field(default_factory=list)
-    threads: int = field(default_factory=cpu.default_threads)
+    threads: int = field(default_factory=hardware.default_threads)
     started: float = field(default_factory=time.perf_counter)
 
     def measure_peak(self, seconds: float = 0.3) -> float:
         """The yardstick, right now; returns what it took, as the candidates of `interleave` do."""
-        self.gflops.append(cpu.matmul_gflops(seconds))
+        self.gflops.append(hardware.matmul_gflops(seconds))
         return seconds
 
     def conditions(self) -> str:
         low, middle, high = min(self.gflops), median(self.gflops), max(self.gflops)
         return (
-            f"{cpu.hardware()}, {self.threads} thread{'s' * (self.threads != 1)}, {date.today().isoformat()};"
+            f"{hardware.describe()}, {self.threads} thread{'s' * (self.threads != 1)}, {date.today().isoformat()};"
             f" fp32 matrix products {middle:.0f} GFLOP/s (median of {len(self.gflops)} beside the work, {low:.0f} to"
             f" {high:.0f}); {versions()}; {time.perf_counter() - self.started:.0f} s for this report"
         )

@@ -17,7 +17,7 @@ from typing import Any
 
 from common import Column, Report, Table, interleave, median, parser, spread
 
-from vitreous import cpu
+from vitreous import hardware
 from vitreous.runs import Run
 
 WINDOW = 20  # steps between two lines of the log
@@ -66,7 +66,7 @@ def rate(preset: str, way: Way, steps: int, start_up: list[float]) -> float:
             raise SystemExit(f"{preset}, {way.name}: ended with {done.returncode}\n{done.stderr[-2000:]}")
         first, *rest = [line for line in Run.open(f"{folder}/run").metrics() if line["event"] == "train"]
         rate = median([line["images_per_second"] for line in rest])
-        batch = Run.open(f"{folder}/run").record["resolved"]["batch_size"]
+        batch = Run.open(f"{folder}/run").resolved.batch_size
     start_up.append(max(0.0, first["elapsed_seconds"] - WINDOW * batch / rate))
     return rate
 
@@ -78,7 +78,7 @@ def main() -> None:
     rounds, steps = (1, 60) if told.quick or told.smoke else (3, 160)
     presets = told.presets[:1] if told.quick or told.smoke else told.presets
     ways = WAYS[:2] if told.smoke else WAYS
-    cpu.prepare()
+    hardware.prepare()
     report = Report("engines", "Threads, processes and compilation")
     report.measure_peak()
     rows: list[dict[str, Any]] = []

@@ -26,8 +26,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from vitreous.checkpoints import load_model, save_model
 from vitreous.config import ViTConfig
-from vitreous.interop import load_model, save_model
 from vitreous.models.vit import ViT
 
 TINY = ViTConfig(

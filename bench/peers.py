@@ -17,12 +17,12 @@ from parity import declare_torchvision_operators, randomise
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from vitreous.checkpoints import save_model
+from vitreous.checkpoints import torchvision as torchvision_layout
 from vitreous.config import TrainConfig, ViTConfig
-from vitreous.interop import save_model
-from vitreous.interop import torchvision as torchvision_layout
+from vitreous.config.presets import preset
 from vitreous.models.vit import ViT
-from vitreous.presets import preset
-from vitreous.train.optim import make_optimizers
+from vitreous.training.optimizers import make_optimizers
 
 SMALL = ViTConfig(patch_size=4, dim=64, depth=6, num_heads=4, mlp_dim=128)
 B16 = preset("vit-b16").model

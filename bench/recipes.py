@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from common import YARDSTICK, Column, Report, Table, parser
 
-from vitreous import cpu
+from vitreous import hardware
 from vitreous.config import ModelConfig, ViTConfig
-from vitreous.experiments import same_training
-from vitreous.models.shapes import count_flops, count_parameters_of
-from vitreous.presets import preset
+from vitreous.config.presets import preset
+from vitreous.models.summary import count_flops, count_parameters_of
 from vitreous.runs import Run
+from vitreous.studies.compare import same_training
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ def train(recipe: str, seed: int, folder: Path, threads: int | None) -> Path:
         if run.is_done:
             return path
         command.append("--resume")
-        threads = run.record["resolved"]["threads"]
+        threads = run.resolved.threads
     else:
         command += [recipe, "--seed", str(seed), *(["--threads", str(threads)] if threads else [])]
-    torch.set_num_threads(threads or cpu.default_threads())
+    torch.set_num_threads(threads or hardware.default_threads())
     folder.mkdir(parents=True, exist_ok=True)
     gflops = json.loads(readings.read_text()) if readings.exists() else []
     for moment in ("before", "after"):
-        gflops += [cpu.matmul_gflops() for _ in range(3)]
+        gflops += [hardware.matmul_gflops() for _ in range(3)]
         readings.write_text(json.dumps(gflops))
         if moment == "before" and subprocess.run([*command, "-o", str(path)], check=False).returncode:
             raise SystemExit(f"{recipe}, seed {seed}, did not end; this command goes on with it")
@@ -108,12 +108,12 @@ def readings_of(path: Path) -> list[float]:
 
 def row_of(recipe: str, paths: list[Path]) -> dict[str, Any]:
     runs = [Run.open(path) for path in paths]
-    results = [run.record["results"]["test"] for run in runs]
-    accuracies = [one["accuracy"] for one in results]
+    results = [run.test_results for run in runs]
+    accuracies = [one.accuracy for one in results]
     readings = [statistics.median(readings_of(path)) for path in paths]
-    seconds = [one["train_seconds"] for one in results]
+    seconds = [one.train_seconds for one in results]
     scaled = [one * reading / YARDSTICK for one, reading in zip(seconds, readings, strict=True)]
-    dates = sorted({run.record["created"][:10] for run in runs})
+    dates = sorted({run.record.created[:10] for run in runs})
     goal, model = GOALS.get(recipe), runs[0].config.model
     must = "–"
     if goal is not None:
@@ -124,7 +124,7 @@ def row_of(recipe: str, paths: list[Path]) -> dict[str, Any]:
         "seeds": len(runs), "accuracy": statistics.mean(accuracies), "accuracies": accuracies, "goal": must,
         "spread": statistics.stdev(accuracies) if len(runs) > 1 else None, "seconds": statistics.mean(seconds),
         "gflops": statistics.mean(readings), "scaled_seconds": statistics.mean(scaled),
-        "threads": ", ".join(sorted({str(run.record["resolved"]["threads"]) for run in runs})),
+        "threads": ", ".join(sorted({str(run.resolved.threads) for run in runs})),
         "dates": dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
     }  # fmt: skip
 
@@ -142,7 +142,7 @@ def main() -> None:
     recipes = told.recipes or list(GOALS)
     for recipe in recipes:
         preset(recipe)  # a misspelled name is told before anything is trained
-    cpu.prepare(told.threads)
+    hardware.prepare(told.threads)
     if told.only_seed is not None:
         for recipe in recipes:
             train(recipe, told.only_seed, told.runs, told.threads)

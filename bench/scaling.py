@@ -27,11 +27,11 @@ from common import Column, Report, Row, Table, interleave, median, parser, sprea
 from peers import SMALL
 from worker import Candidate, Worker
 
-from vitreous import cpu
+from vitreous import hardware
 from vitreous.config import ViTConfig
+from vitreous.reports.colors import light
+from vitreous.reports.figures import figure_style, finish_figure
 from vitreous.runs import Run
-from vitreous.style import figure_style, finish_figure
-from vitreous.style.colors import light
 
 BATCH = 64
 FIGURE = "scaling"
@@ -125,11 +125,11 @@ def measure_data(sizes: Sequence[int], report: Report) -> list[Row]:
             _, status, usage = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
             assert process.returncode == 0, f"vitreous train ended with {process.returncode}"
-            results = Run.open(out).record["results"]["test"]
+            results = Run.open(out).test_results
         report.measure_peak()
         rows.append(
             {"key": "images", "axis": "images (one epoch)", "value": size, "tokens": 17,
-             "milliseconds": results["train_seconds"] * 1e3, "spread": None, "memory_mb": usage.ru_maxrss * 1024 / 1e6}
+             "milliseconds": results.train_seconds * 1e3, "spread": None, "memory_mb": usage.ru_maxrss * 1024 / 1e6}
         )  # fmt: skip
     return rows
 
@@ -186,7 +186,7 @@ def main() -> None:
         rounds, seconds, sizes = 1, 0.01, (500, 1000)
     if told.docs and not told.figure:
         told.figure = told.docs.parent / "benchmarks"
-    cpu.prepare()
+    hardware.prepare()
     report = Report("scaling", "How time and memory grow")
     report.measure_peak()
     groups: list[list[Row]] = []

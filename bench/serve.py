@@ -54,7 +54,7 @@ class Row:
 
 def serve_ours(run_path: Path | None, port: int, workers: int | None) -> None:
     from vitreous.runs import Run
-    from vitreous.serve.server import serve_runs
+    from vitreous.serving.server import serve_runs
 
     serve_runs([Run.open(run_path)] if run_path else [], port=port, workers=workers)
 

@@ -2,7 +2,7 @@
 // normalisation. Used by bench/strokes.py; reads stdin, writes stdout.
 import { readFileSync } from "node:fs";
 
-const page = new URL("../src/vitreous/serve/page/", import.meta.url);
+const page = new URL("../src/vitreous/serving/page/", import.meta.url);
 const { rasterise } = await import(new URL("raster.js", page));
 const { areaAverage, normalise } = await import(new URL("normalise.js", page));
 

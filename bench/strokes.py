@@ -22,8 +22,8 @@ import numpy as np
 import torch
 
 from vitreous.data.datasets import load_dataset
-from vitreous.metrics import wilson_interval
-from vitreous.prediction import compute_logits
+from vitreous.evaluation.metrics import wilson_interval
+from vitreous.evaluation.prediction import compute_logits
 from vitreous.runs import open_run
 
 SHEET = 224  # raster.js

@@ -36,7 +36,7 @@ from peers import B16, PEERS, SAME_FUNCTION, SMALL, write_weights
 from worker import Candidate, Worker, WorkerError
 
 from vitreous.config import ViTConfig
-from vitreous.models.shapes import count_flops
+from vitreous.models.summary import count_flops
 from vitreous.runs import Run
 
 OURS, LOOP = "vitreous", "vitreous train (whole command)"
@@ -60,7 +60,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchSampler:
     """How much of it is measured, for one size of the model."""
 
     name: str
@@ -86,12 +86,12 @@ class Plan:
         return made | {peer + ONNX: replace(base, peer=peer, mode="onnx") for peer in self.onnx}
 
 
-def plans(told: argparse.Namespace) -> list[Plan]:
-    small = Plan(
+def plans(told: argparse.Namespace) -> list[BatchSampler]:
+    small = BatchSampler(
         "small", SMALL, 256, eager=PEERS, settled=("timm", "Hugging Face"), compiled=(OURS, *PEERS),
         onnx=(OURS, *PEERS), rounds=9, train_steps=8, infer_calls=10, latency_calls=200, loop_steps=150,
     )  # fmt: skip
-    b16 = Plan(
+    b16 = BatchSampler(
         "b16", B16, 8, eager=PEERS, settled=(), compiled=(), onnx=(), rounds=5, train_steps=1, infer_calls=1,
         latency_calls=3,
     )  # fmt: skip
@@ -118,7 +118,7 @@ def plans(told: argparse.Namespace) -> list[Plan]:
 class Measurement:
     """All candidates of one plan, alive and taking turns."""
 
-    def __init__(self, plan: Plan, report: Report, folder: Path, stack: contextlib.ExitStack):
+    def __init__(self, plan: BatchSampler, report: Report, folder: Path, stack: contextlib.ExitStack):
         self.plan, self.report, self.folder = plan, report, folder
         self.rows: dict[str, Row] = {}
         write_weights(plan.config, folder)
@@ -227,7 +227,7 @@ def worker_peer(name: str) -> str:
 # --- the whole command ---------------------------------------------------------------------------------------------
 
 
-def whole_command(plan: Plan, folder: Path) -> float:
+def whole_command(plan: BatchSampler, folder: Path) -> float:
     """Seconds a step of `vitreous train`, from its own account of the run: start-up and the test set not counted."""
     out = Path(tempfile.mkdtemp(dir=folder))
     data, settings = folder / "random.npz", folder / "train.toml"
@@ -237,11 +237,11 @@ def whole_command(plan: Plan, folder: Path) -> float:
     command += ["-o", str(out / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    results = Run.open(out / "run").record["results"]["test"]
-    return plan.batch / results["images_per_second"]
+    results = Run.open(out / "run").test_results
+    return plan.batch / results.images_per_second
 
 
-def _write_data(plan: Plan, data: Path, settings: Path) -> None:
+def _write_data(plan: BatchSampler, data: Path, settings: Path) -> None:
     config, random = plan.config, np.random.default_rng(0)
     shape = (plan.loop_steps * plan.batch, *config.image_size, config.channels)
     images, test = (random.integers(0, 256, (n, *shape[1:]), dtype=np.uint8) for n in (shape[0], 100))

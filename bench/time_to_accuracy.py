@@ -27,9 +27,9 @@ from typing import Any
 
 from common import YARDSTICK, Column, Report, Row, Table, interleave, median, parser, spread
 
-from vitreous import cpu
+from vitreous import hardware
 from vitreous.config import ViTConfig
-from vitreous.presets import PRESETS, preset
+from vitreous.config.presets import PRESETS, preset
 from vitreous.runs import Run
 
 STANDARD = "standard recipe (timm)"
@@ -85,11 +85,11 @@ def train_preset(name: str, seed: int, setting: Setting) -> Outcome:
         _run(command)
         run = Run.open(Path(folder) / "run")
         evaluations = [line for line in run.metrics() if line["event"] == "val"]
-    results = run.record["results"]["test"]
+    results = run.test_results
     reached = [line["elapsed_seconds"] for line in evaluations if line["accuracy"] >= setting.target]
     return Outcome(
-        reached[0] if reached else None, evaluations[-1]["accuracy"], results["train_seconds"],
-        results["images_per_second"], results["accuracy"],
+        reached[0] if reached else None, evaluations[-1]["accuracy"], results.train_seconds,
+        results.images_per_second, results.accuracy,
     )  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def main() -> None:
                       (1e-3,) if told.quick or told.smoke else LEARNING_RATES)  # fmt: skip
     if told.smoke:
         setting = Setting("digits", 0.5, 3.0, (1e-3,))
-    cpu.prepare()
+    hardware.prepare()
     report = Report("time-to-accuracy", f"Seconds until {told.target:.1%} on the validation split of {told.data}")
     outcomes: dict[str, list[Outcome]] = {name: [] for name in (*presets, STANDARD)}
 
@@ -192,9 +192,9 @@ def main() -> None:
         what = f"{recipe} {settings_of(recipe)}, {epochs_of(recipe):g} epochs, seed {seed}"
         key = f"{what}, {setting.data} to {setting.target}"
         if key not in kept:
-            before = cpu.matmul_gflops()
+            before = hardware.matmul_gflops()
             one = train_standard(seed, setting) if recipe == STANDARD else train_preset(recipe, seed, setting)
-            kept[key] = {**asdict(one), "gflops": (before + cpu.matmul_gflops()) / 2}
+            kept[key] = {**asdict(one), "gflops": (before + hardware.matmul_gflops()) / 2}
             if not timed:
                 KEPT.parent.mkdir(exist_ok=True)
                 KEPT.write_text(json.dumps(kept, indent=2) + "\n")

@@ -108,10 +108,10 @@ class Orders:
     def __init__(self, candidate: Candidate):
         import torch
 
-        from vitreous import cpu
+        from vitreous import hardware
 
         if candidate.peer == "vitreous" or candidate.mode == "settled":
-            cpu.prepare(candidate.threads)  # as its commands do; a peer's user has torch as it comes
+            hardware.prepare(candidate.threads)  # as its commands do; a peer's user has torch as it comes
         elif candidate.threads is not None:
             torch.set_num_threads(candidate.threads)
         torch.manual_seed(0)
@@ -137,13 +137,13 @@ class Orders:
         """Of vitreous: the two threads its training would have for such a batch, or None."""
         import torch
 
-        from vitreous.cpu import Halves
-        from vitreous.train.halves import halves_pay
+        from vitreous.hardware import SplitBatch
+        from vitreous.models.fast.split_batch import split_is_faster
 
         mode, threads = self.candidate.mode, torch.get_num_threads()
         ours = self.candidate.peer == "vitreous"
-        wanted = mode == "halves" or (ours and mode == "eager" and halves_pay(self.config, batch, threads))
-        return Halves(threads) if wanted else None
+        wanted = mode == "halves" or (ours and mode == "eager" and split_is_faster(self.config, batch, threads))
+        return SplitBatch(threads) if wanted else None
 
     @cached_property
     def answer(self) -> Callable[[Any], Any]:
@@ -153,7 +153,7 @@ class Orders:
         import torch
         from peers import logits_of
 
-        from vitreous.models.inference import answer
+        from vitreous.models.fast.inference import answer
 
         @torch.inference_mode()
         def run(images: Any) -> Any:  # vitreous answers as its `predict` does; a compiled model is called as it is
@@ -255,8 +255,8 @@ def _export_ours(config: ViTConfig, folder: Path, path: Path) -> None:
     """As `vitreous export` does it: a run, its lean graph."""
     from peers import build_peer
 
-    from vitreous.exporting import export_onnx
-    from vitreous.preprocess import Preprocessing
+    from vitreous.data.preprocessing import Preprocessing
+    from vitreous.export import export_onnx
     from vitreous.runs import Run
 
     plain = Preprocessing(

@@ -51,8 +51,8 @@ def test_create(times):
 @pytest.mark.parametrize("times", [1, 2])
 def test_evaluate_load_predict(run, times):
     evaluation = vitreous.evaluate(run)
-    assert evaluation.accuracy == run.record["results"]["test"]["accuracy"]
-    assert vitreous.evaluate(run.path, split="val").count == run.record["data"]["images"]["val"]
+    assert evaluation.accuracy == run.test_results.accuracy
+    assert vitreous.evaluate(run.path, split="val").count == run.record.data.images["val"]
     model = vitreous.load(run.path)
     assert not model.training
     pixels = np.zeros((28, 28), dtype=np.uint8)

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from vitreous.config import ModelConfig, ViTConfig
+from vitreous.config.presets import PRESETS, preset
 from vitreous.models import build
-from vitreous.models.shapes import count_parameters_of
-from vitreous.presets import PRESETS, preset
+from vitreous.models.summary import count_parameters_of
 
 #: What each model breaks, on purpose (SPEC S3–S5); whatever is not listed here must hold.
 BROKEN: dict[str, set[str]] = {

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from vitreous.config import override
+from vitreous.config.presets import preset
 from vitreous.data.datasets import load_dataset
 from vitreous.errors import ConfigError, DataError, RunError
-from vitreous.experiments import same_training
-from vitreous.prediction import evaluate_run
-from vitreous.presets import preset
+from vitreous.evaluation.prediction import evaluate_run
 from vitreous.runs import ResumePoint, Run, free_folder, new_run_path
-from vitreous.train.loop import fit
-from vitreous.train.start import fit_to_data
+from vitreous.studies.compare import same_training
+from vitreous.training.loop import fit
+from vitreous.training.setup import fit_to_data
 
 
 @pytest.fixture(scope="module")
@@ -220,7 +220,7 @@ def test_evaluation_on_the_same_data_by_name_cuts_it_as_training_did(tmp_path):
 
 def test_a_run_goes_on_where_it_was_started(copy):
     run = Run.open(copy)
-    run.record["status"], run.record["resolved"]["device"] = "training", "cuda"
+    run.record["status"], run.resolved.device = "training", "cuda"
     run.write_record()
     with pytest.raises(RunError, match=r"was started on cuda, (which is not available here|not on cpu)"):
         fit(run.config, copy, resume=True, device="cpu", progress=False)

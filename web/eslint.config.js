@@ -5,7 +5,7 @@ import globals from "globals";
 export default [
   js.configs.recommended,
   {
-    files: ["src/vitreous/serve/page/**/*.js"],
+    files: ["src/vitreous/serving/page/**/*.js"],
     languageOptions: { ecmaVersion: 2024, sourceType: "module", globals: { ...globals.browser } },
     rules: {
       "eqeqeq": "error",

@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from vitreous.cpu import guard_amx
+from vitreous.hardware import guard_amx
 
 __version__ = "0.1.0"
 
@@ -23,9 +23,9 @@ guard_amx()  # before anything here imports torch
 if TYPE_CHECKING:
     from vitreous.api import compare, create, evaluate, fit, load, look, predict
     from vitreous.config import Config
+    from vitreous.config.presets import preset
     from vitreous.doctor import diagnose
     from vitreous.errors import VitreousError
-    from vitreous.presets import preset
     from vitreous.runs import Run
 
 #: public name → the module that defines it; none of these modules bears a public function's name
@@ -38,7 +38,7 @@ _PUBLIC = {
     "compare": "vitreous.api",
     "look": "vitreous.api",
     "diagnose": "vitreous.doctor",
-    "preset": "vitreous.presets",
+    "preset": "vitreous.config.presets",
     "Config": "vitreous.config",
     "Run": "vitreous.runs",
     "VitreousError": "vitreous.errors",

@@ -8,18 +8,18 @@ from typing import Any
 
 from torch import nn
 
-from vitreous import experiments
+from vitreous.checkpoints import load_model
 from vitreous.comparison import Comparison
 from vitreous.config import Config, override
-from vitreous.internals import Look
-from vitreous.internals.from_run import look_at_run
-from vitreous.interop import load_model
+from vitreous.config.presets import preset
+from vitreous.data.preprocessing import ImageLike
+from vitreous.evaluation.prediction import Evaluation, Prediction, evaluate_run, predict_images
+from vitreous.inspection import Look
+from vitreous.inspection.from_run import look_at_run
 from vitreous.models import build
-from vitreous.prediction import Evaluation, Prediction, evaluate_run, predict_images
-from vitreous.preprocess import ImageLike
-from vitreous.presets import preset
 from vitreous.runs import Run, is_run, open_run, report_folder
-from vitreous.train import loop
+from vitreous.studies import compare as experiments
+from vitreous.training import loop
 
 
 def _as_config(config: Config | str, settings: Sequence[str] = ()) -> Config:
@@ -37,7 +37,7 @@ def create(config: Config | str = "vit", **model_settings: Any) -> nn.Module:
 
 def load(path: Run | Path | str | None = None) -> nn.Module:
     """A trained model in eval mode: of a run folder, or of a published checkpoint (timm, Hugging Face, torchvision,
-    Google npz; see `vitreous.interop.load_model` for its options); None: the ViT in the box."""
+    Google npz; see `vitreous.checkpoints.load_model` for its options); None: the ViT in the box."""
     if isinstance(path, Path | str) and not is_run(path) and Path(path).exists():
         return load_model(path)[0]
     return _as_run(path).load_model()

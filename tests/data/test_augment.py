@@ -5,7 +5,7 @@ import torch
 
 from vitreous.config import AugmentConfig
 from vitreous.data.augment import augment, uniforms
-from vitreous.data.batches import Plan
+from vitreous.data.sampler import BatchSampler
 
 EVERYTHING = AugmentConfig(shift=2, rotate=15, scale=0.1, shear=5, elastic=1.5, erase=0.2, flip=True)
 
@@ -107,17 +107,17 @@ def test_elastic_bends_without_moving_the_whole():
 
 
 def test_an_epoch_shows_every_image_at_most_once_and_ranks_share_each_batch():
-    plan = Plan(num_images=103, batch_size=10, seed=1)
+    plan = BatchSampler(num_images=103, batch_size=10, seed=1)
     shown = torch.cat([indices for _, epoch, indices in plan.steps(0, 10) if epoch == 0])
     assert len(shown) == 100
     assert len(shown.unique()) == 100
-    ranks = [Plan(103, 10, 1, rank, 2) for rank in (0, 1)]
+    ranks = [BatchSampler(103, 10, 1, rank, 2) for rank in (0, 1)]
     for (_, _, whole), *shares in zip(plan.steps(0, 25), *(rank.steps(0, 25) for rank in ranks), strict=True):
         assert torch.equal(torch.cat([indices for _, _, indices in shares]), whole)
 
 
 def test_a_plan_goes_on_where_it_stopped():
-    plan = Plan(num_images=103, batch_size=10, seed=1)
+    plan = BatchSampler(num_images=103, batch_size=10, seed=1)
     whole = list(plan.steps(0, 30))
     rest = list(plan.steps(17, 30))
     assert all(torch.equal(a[2], b[2]) and a[:2] == b[:2] for a, b in zip(whole[17:], rest, strict=True))

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitreous.config import DataConfig
-from vitreous.data.datasets import KNOWN, Dataset, Split, describe, duplicates_between, fetch, load_dataset, verify
-from vitreous.data.sheet import contact_sheet
+from vitreous.data.contact_sheet import contact_sheet
+from vitreous.data.datasets import DATASETS, Dataset, Split, describe, duplicates_between, fetch, load_dataset, verify
 from vitreous.data.splits import cut, keep_per_class
 from vitreous.errors import DataError
 
@@ -76,7 +76,7 @@ def test_digits_need_no_network_and_look_like_mnist(digits: Dataset, monkeypatch
     assert digits.train.images.shape[1:] == (1, 28, 28)
     assert len(digits.train) + len(digits.val) + len(digits.test) == 1797
     assert (len(digits.train) + len(digits.val), len(digits.test)) == (
-        KNOWN["digits"].train_images, KNOWN["digits"].test_images,
+        DATASETS["digits"].train_images, DATASETS["digits"].test_images,
     )  # fmt: skip
     assert any("upscaled from 8×8 to 28×28" in note for note in digits.notes)
     assert digits.mean[0] == pytest.approx(0.1307, abs=0.02)
@@ -93,7 +93,7 @@ def test_digits_keep_their_test_set_whatever_the_split_seed(digits: Dataset) -> 
 
 def test_the_table_of_known_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
-    assert list(KNOWN) == ["mnist", "fashion-mnist", "cifar10", "digits"]
+    assert list(DATASETS) == ["mnist", "fashion-mnist", "cifar10", "digits"]
     assert describe("digits").cached
     assert not describe("mnist").cached
     assert describe("mnist").where == str(tmp_path / "mnist")

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitreous.config import PostViTConfig
+from vitreous.config import ArticleViTConfig
 from vitreous.doctor import CHECKS, Diagnosis, Finding, checks_fresh, diagnose, plain_text, render, target_model
 from vitreous.errors import VitreousError
-from vitreous.models.posts import PatchesPostViT
+from vitreous.models.article import PatchesArticleViT
 
 #: What `vitreous doctor post-vit` must find, unprompted (issue 4/5).
 POST_VIT = {
@@ -43,7 +43,7 @@ def test_the_patient_that_started_this(no_overfitting) -> None:
 
 def test_the_posts_own_class_takes_patches(no_overfitting) -> None:
     """Without a constructor at hand: the class vector looks drawn at random, so it would come out otherwise."""
-    diagnosis = diagnose(PatchesPostViT(PostViTConfig()), input_shape=(16, 7, 7))
+    diagnosis = diagnose(PatchesArticleViT(ArticleViTConfig()), input_shape=(16, 7, 7))
     assert diagnosis.ids("broken", "warning") == POST_VIT | {"unregistered-tensors"}
 
 

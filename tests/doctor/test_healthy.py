@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
+from vitreous.config.presets import PRESETS, preset
 from vitreous.doctor import Diagnosis, checks_fresh, diagnose
 from vitreous.models import build
-from vitreous.presets import PRESETS, preset
 
 SMALL = ["vit", "vit-p4", "vit-hybrid", "cnn"]
 LARGE = [name for name in PRESETS if name not in SMALL and not name.startswith("post-")]  # 224 pixels
@@ -70,7 +70,7 @@ def test_large_presets(name: str) -> None:
     [
         {"pool": "mean", "positions": "sincos-2d"}, {"pool": "seq", "positions": "relative"},
         {"head": "mlp", "positions": "learned-2d", "zero_head": False, "num_classes": 2},
-        {"image_size": 30, "fit": "pad", "patch_embed": "linear"}, {"image_size": 30, "fit": "resize", "dropout": 0.1},
+        {"image_size": 30, "fit": "pad"}, {"image_size": 30, "fit": "resize", "dropout": 0.1},
         {"image_size": (28, 20), "patch_size": (7, 5), "depth": 6, "drop_path": 0.1},
     ],
     ids=str,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from vitreous.config import CNNConfig, PostCNNConfig
+from vitreous.config import ArticleCNNConfig, CNNConfig
 from vitreous.errors import ConfigError
 from vitreous.models import build, count_parameters
 from vitreous.models.cnn import CNN
@@ -32,7 +32,7 @@ def test_equals_the_layers_written_out(randomise: Callable[..., nn.Module]) -> N
 
 
 def test_equals_the_posts_cnn_but_for_the_softmax(randomise: Callable[..., nn.Module]) -> None:
-    ours, post = randomise(build(CNNConfig()).eval(), scale=0.05), build(PostCNNConfig()).eval()
+    ours, post = randomise(build(CNNConfig()).eval(), scale=0.05), build(ArticleCNNConfig()).eval()
     post.load_state_dict(dict(zip(post.state_dict(), ours.state_dict().values(), strict=True)))
     images = torch.randn(2, 1, 28, 28)
     torch.testing.assert_close(ours(images).log_softmax(dim=1), post(images))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
 from vitreous.errors import ConfigError
-from vitreous.models.vit import Attention, ViT, cut_patches, fused_attention_pays, sincos_2d
+from vitreous.models.vit import Attention, ViT, fused_attention_is_faster, patchify, sincos_2d
 
 Randomise = Callable[..., ViT]
 
@@ -23,7 +23,6 @@ Randomise = Callable[..., ViT]
 SMALL = ViTConfig(image_size=12, patch_size=4, channels=2, num_classes=5, dim=16, depth=2, num_heads=2, mlp_dim=24)
 VARIANTS: dict[str, ViTConfig] = {
     "plain": SMALL,
-    "linear patches": SMALL.replace(patch_embed="linear"),
     "mean pooling": SMALL.replace(pool="mean"),
     "sequence pooling": SMALL.replace(pool="seq"),
     "no positions": SMALL.replace(positions="none"),
@@ -59,23 +58,27 @@ def images_for(config: ViTConfig, count: int = 3) -> Tensor:
 
 def test_cut_patches_reads_row_by_row() -> None:
     image = torch.arange(2 * 4 * 6).view(1, 2, 4, 6)  # 2 channels, 4×6 pixels, patches of 2×3
-    patches = cut_patches(image, (2, 3))
+    patches = patchify(image, (2, 3))
     assert patches.shape == (1, 4, 12)
     for number, (top, left) in enumerate([(0, 0), (0, 3), (2, 0), (2, 3)]):
         torch.testing.assert_close(patches[0, number], image[0, :, top : top + 2, left : left + 3].flatten())
 
 
-@pytest.mark.parametrize("config", [SMALL, VARIANTS["not square"], VARIANTS["stem"]], ids=["square", "not", "stem"])
-def test_patches_by_hand_equal_the_convolution(config: ViTConfig, make: Callable[[ViTConfig], ViT]) -> None:
-    conv, linear = make(config), make(config.replace(patch_embed="linear"))
-    linear.load_state_dict(conv.state_dict())
+@pytest.mark.parametrize("config", [SMALL, VARIANTS["not square"]], ids=["square", "not square"])
+def test_patchify_and_a_product_equal_the_convolution(config: ViTConfig, make: Callable[[ViTConfig], ViT]) -> None:
+    """The paper's x_p E, written out, and the convolution that computes it: outputs and all gradients."""
+    embed = make(config).patch_embed
     results = []
-    for model in (conv, linear):
+    for project in (
+        embed,
+        lambda x: F.linear(patchify(x, config.patch_size), embed.proj.weight.flatten(1), embed.proj.bias),
+    ):
+        embed.zero_grad()
         images = torch.ones(1, config.channels, *config.image_size, dtype=torch.float64).cumsum(-1).cumsum(-2)
         images.requires_grad_()
-        tokens = model.embed(images)
+        tokens = project(images)
         (tokens * torch.linspace(-1, 1, tokens.numel(), dtype=torch.float64).view_as(tokens)).sum().backward()
-        results.append((tokens, images.grad, model.patch_embed.proj.weight.grad, model.patch_embed.proj.bias.grad))
+        results.append((tokens, images.grad, embed.proj.weight.grad.clone(), embed.proj.bias.grad.clone()))
     torch.testing.assert_close(results[0], results[1], rtol=1e-10, atol=1e-10)
 
 
@@ -97,7 +100,7 @@ def test_looking_changes_nothing(config: ViTConfig, make: Callable[[ViTConfig], 
 
 
 def test_a_variant_takes_the_fused_path() -> None:
-    paths = {fused_attention_pays(c.num_tokens, c.head_dim) for c in VARIANTS.values()}
+    paths = {fused_attention_is_faster(c.num_tokens, c.head_dim) for c in VARIANTS.values()}
     assert paths == {True, False}
 
 

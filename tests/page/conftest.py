@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from vitreous.config import CNNConfig, Config, DataConfig, ModelConfig, ViTConfig, override
+from vitreous.config.presets import preset
 from vitreous.data.datasets import load_dataset
+from vitreous.data.preprocessing import Preprocessing
 from vitreous.models import build
-from vitreous.preprocess import Preprocessing
-from vitreous.presets import preset
 from vitreous.runs import Run
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ SERVE = """
 import sys
 from pathlib import Path
 from vitreous.runs import Run
-from vitreous.serve.server import serve_runs
+from vitreous.serving.server import serve_runs
 if __name__ == "__main__":
     serve_runs([Run.open(Path(path)) for path in sys.argv[2:]], port=int(sys.argv[1]))
 """
@@ -73,7 +73,7 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     """A ViT and a CNN that have seen scikit-learn's digits for some seconds: right about most of what is drawn."""
-    from vitreous.train.loop import fit
+    from vitreous.training.loop import fit
 
     folder = tmp_path_factory.mktemp("runs")
     settings = {"vit": ["model.depth=2", "train.epochs=20"], "cnn": ["train.epochs=0.4"]}
@@ -106,7 +106,7 @@ def mixed_runs(tmp_path_factory: pytest.TempPathFactory, randomise: Any) -> list
         dataset = load_dataset(config.data)
         if name == "letters-cnn":
             dataset = dataclasses.replace(dataset, class_names=tuple("abcdefghij"))
-        made.append(Run.create(folder / name, config, dataset, Preprocessing.for_dataset(dataset), {}))
+        made.append(Run.create(folder / name, config, dataset, Preprocessing.for_dataset(dataset)))
         made[-1].finish(randomise(build(model)), {})
     return made
 
@@ -130,7 +130,7 @@ class _Static(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="session")
 def static_folder(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from vitreous.exporting import export_page
+    from vitreous.serving.static_page import export_page
 
     return export_page(runs, tmp_path_factory.mktemp("site") / "page").folder
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from vitreous.internals.attention import rollout
+from vitreous.inspection.attention import rollout
 from vitreous.runs import Run
 
 LOOK = """async ([questions, site]) => {

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from vitreous.internals.cells import patch_cells
+from vitreous.inspection.cells import patch_cells
 from vitreous.runs import Run
 
 expect = pytest.importorskip("playwright.sync_api", reason="pip install -c constraints.txt playwright").expect

@@ -1,4 +1,4 @@
-"""The normalisation in JavaScript gives the very bytes of data/strokes.py, on golden vectors that both must meet.
+"""The normalisation in JavaScript gives the very bytes of data/digit_normalisation.py, on golden vectors that both must meet.
 
 `python tests/page/test_normalise.py` makes the vectors anew: only when the rule itself changes on purpose.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from vitreous.data import strokes
+from vitreous.data import digit_normalisation
 
 GOLDEN = Path(__file__).with_name("golden_strokes.json")
 STEPS = ("ink", "scaled", "centred")
@@ -63,7 +63,7 @@ def golden_pictures() -> dict[str, np.ndarray]:
 
 
 def case_of(name: str, picture: np.ndarray) -> dict[str, Any]:
-    found = strokes.normalise(picture)
+    found = digit_normalisation.normalise(picture)
     packed = base64.b64encode(zlib.compress(picture.tobytes(), 9)).decode()
     case: dict[str, Any] = {"name": name, "height": picture.shape[0], "width": picture.shape[1], "pixels": packed}
     if found is None:
@@ -99,7 +99,7 @@ def test_python_meets_the_golden_vectors(golden: list[dict[str, Any]]) -> None:
 def test_javascript_meets_the_golden_vectors(visit: Any, served_site: str, golden: list[dict[str, Any]]) -> None:
     pictures = [_picture(case) for case in golden]
     for case, found in zip(golden, _normalised(visit, served_site, pictures), strict=True):
-        _same(case["name"], found, strokes.normalise(_picture(case)))
+        _same(case["name"], found, digit_normalisation.normalise(_picture(case)))
 
 
 def test_javascript_agrees_on_random_pictures(visit: Any, served_site: str) -> None:
@@ -114,7 +114,7 @@ def test_javascript_agrees_on_random_pictures(visit: Any, served_site: str) -> N
         noise = rng.integers(-12, 13, picture.shape) * rng.integers(0, 2)
         pictures.append(np.clip(picture.astype(int) + noise, 0, 255).astype(np.uint8))
     for i, found in enumerate(_normalised(visit, served_site, pictures)):
-        _same(f"picture {i}", found, strokes.normalise(pictures[i]))
+        _same(f"picture {i}", found, digit_normalisation.normalise(pictures[i]))
 
 
 def _normalised(visit: Any, site: str, pictures: list[np.ndarray]) -> list[dict[str, Any] | None]:
@@ -125,7 +125,7 @@ def _normalised(visit: Any, site: str, pictures: list[np.ndarray]) -> list[dict[
     return visit(site).page.evaluate(IN_BROWSER, [cases, site])
 
 
-def _same(name: str, found: dict[str, Any] | None, expected: strokes.Strokes | None) -> None:
+def _same(name: str, found: dict[str, Any] | None, expected: digit_normalisation.Strokes | None) -> None:
     assert (found is None) == (expected is None), name
     if found is None or expected is None:
         return

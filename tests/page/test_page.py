@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from vitreous.data.images import decode_image
-from vitreous.preprocess import Preprocessing
+from vitreous.data.preprocessing import Preprocessing
 from vitreous.runs import Run
 
 expect = pytest.importorskip("playwright.sync_api", reason="pip install -c constraints.txt playwright").expect

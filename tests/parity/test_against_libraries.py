@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
+from vitreous.config.presets import preset
 from vitreous.models import build, count_parameters
-from vitreous.presets import preset
 
 Randomise = Callable[..., nn.Module]
 Tensors = Mapping[str, Tensor]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
-from vitreous.models.vit import Attention, Block, fused_attention_pays
+from vitreous.models.vit import Attention, Block, fused_attention_is_faster
 
 Randomise = Callable[..., nn.Module]
 GEOMETRIES = {"spelled out": 7, "fused": 4}  # patch sizes on 28×28: 17 tokens and 50 tokens
@@ -23,7 +23,7 @@ def _config(patch_size: int) -> ViTConfig:
 
 
 def test_the_geometries_cover_both_paths() -> None:
-    paths = {name: fused_attention_pays(c.num_tokens, c.head_dim) for name, c in _geometries()}
+    paths = {name: fused_attention_is_faster(c.num_tokens, c.head_dim) for name, c in _geometries()}
     assert paths == {"spelled out": False, "fused": True}
 
 

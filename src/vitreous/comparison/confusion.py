@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from vitreous.comparison.curves import WIDTH, ReportFigure, short_name
 from vitreous.comparison.results import ModelSummary
 from vitreous.comparison.verdict import in_a_row
-from vitreous.style import DrawnFigure, ModelStyle, figure_style, finish_figure
-from vitreous.style.colors import AMOUNT_STEPS, amount_colors, light
+from vitreous.reports.colors import AMOUNT_STEPS, ModelStyle, amount_colors, light
+from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from vitreous.comparison.results import ModelResult, ModelSummary
 from vitreous.comparison.verdict import in_a_row
-from vitreous.metrics import percent, percent_decimals
-from vitreous.style import DrawnFigure, ModelStyle, figure_style, finish_figure
-from vitreous.style.colors import light
+from vitreous.evaluation.metrics import percent, percent_decimals
+from vitreous.reports.colors import ModelStyle, light
+from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from vitreous.comparison.results import ModelResult
 from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.errors import RunError
+from vitreous.evaluation.prediction import evaluate_model
 from vitreous.models import count_parameters
-from vitreous.models.shapes import count_flops
-from vitreous.prediction import evaluate_model
-from vitreous.runs import Run
+from vitreous.models.summary import count_flops
+from vitreous.runs import Run, require_same_data
 
 #: What the post reports for its own models (docs/posts.md).
 PUBLISHED = {
@@ -24,14 +24,13 @@ def common_dataset(runs: Sequence[Run]) -> Dataset:
     """The data all runs were trained on; an error where they differ, since their figures would not compare."""
     first = runs[0]
     for run in runs[1:]:
-        if run.record["data"]["checksums"] != first.record["data"]["checksums"] or run.class_names != first.class_names:
+        if run.record.data.checksums != first.record.data.checksums or run.class_names != first.class_names:
             raise RunError(
                 f"{first.path} was trained on {first.config.data.name!r} and {run.path} on {run.config.data.name!r}:"
                 " models are compared on the same data"
             )
     dataset = load_dataset(first.config.data)
-    if dataset.checksums != first.record["data"]["checksums"]:
-        raise RunError(f"the data {dataset.name!r} changed since {first.path} was trained; train it again")
+    require_same_data(first, dataset)
     return dataset
 
 
@@ -53,15 +52,15 @@ def _evaluated(run: Run, name: str) -> ModelResult:
     if run.config.model.kind == "post-vit":  # its answers depend on the company an image keeps
         alone = evaluate_model(model, dataset.test, run.preprocessing, batch_size=1)
         extra = {f"batches of {train.eval_batch_size}": evaluation.summary(), "one image at a time": alone.summary()}
-    measured = run.record["results"]["test"]
+    measured = run.test_results
     return ModelResult(
         name=name,
         seed=run.config.seed,
         kind=run.config.model.kind,
         parameters=count_parameters(model),
         flops=count_flops(run.config.model),
-        train_seconds=measured["train_seconds"],
-        images_per_second=measured["images_per_second"],
+        train_seconds=measured.train_seconds,
+        images_per_second=measured.images_per_second,
         history=run.metrics(),
         probabilities=evaluation.probabilities,
         labels=evaluation.labels,

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from vitreous.comparison.confusion import LONGEST_NAME
 from vitreous.comparison.curves import short_name
 from vitreous.comparison.results import ModelSummary
-from vitreous.style import DrawnFigure, ModelStyle, figure_style, finish_figure, image_data_uri
-from vitreous.style.colors import light
+from vitreous.reports.colors import ModelStyle, light
+from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
+from vitreous.reports.pages import image_data_uri
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

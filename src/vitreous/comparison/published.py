@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from vitreous.comparison.results import ModelSummary
-from vitreous.metrics import percent
+from vitreous.evaluation.metrics import percent
 
 _DECIMALS = 2  # as published
 _EXPLANATIONS = {

@@ -25,8 +25,9 @@ from vitreous.comparison.results import Comparison, ModelResult, check_results, 
 from vitreous.comparison.table import measures
 from vitreous.comparison.verdict import TIMING_FACTOR, best_of_each, compare_pairs, headline
 from vitreous.errors import RunError
-from vitreous.metrics import p_in_words
-from vitreous.style import ModelStyle, html_page, model_styles, page_environment
+from vitreous.evaluation.metrics import p_in_words
+from vitreous.reports.colors import ModelStyle, model_styles
+from vitreous.reports.pages import html_page, page_environment
 
 _HERE = Path(__file__).parent
 

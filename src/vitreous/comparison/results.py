@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous import metrics
 from vitreous.errors import DataError
-from vitreous.style.colors import MOST_MODELS
+from vitreous.evaluation import metrics
+from vitreous.reports.colors import MOST_MODELS
 
 FEWEST_CLASSES = 2
 _SUM_TOLERANCE = 1e-3

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vitreous.comparison.results import Comparison, ModelSummary
-from vitreous.metrics import percent, percent_decimals
+from vitreous.evaluation.metrics import percent, percent_decimals
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from vitreous import metrics
 from vitreous.comparison.results import ModelSummary
-from vitreous.metrics import LEVEL, p_in_words, percent
+from vitreous.evaluation import metrics
+from vitreous.evaluation.metrics import LEVEL, p_in_words, percent
 
 _BOOTSTRAP_SAMPLES = 2000
 _BOOTSTRAP_CHUNK = 250

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitreous.config import ModelConfig, PostDesignConfig, PostViTConfig, ViTConfig
-from vitreous.models.posts import PATCH
-from vitreous.models.vit import cut_patches
+from vitreous.config import ArticleDesignConfig, ArticleViTConfig, ModelConfig, ViTConfig
+from vitreous.models.article import PATCH
+from vitreous.models.vit import patchify
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ def take_apart(model: nn.Module, config: ModelConfig) -> Parts | None:
     """The parts of a transformer; None for a model that has none (the CNNs)."""
     if isinstance(config, ViTConfig):
         return _vit_parts(model, config)
-    if isinstance(config, PostDesignConfig):
+    if isinstance(config, ArticleDesignConfig):
         return _design_parts(model)
-    if isinstance(config, PostViTConfig):
+    if isinstance(config, ArticleViTConfig):
         return _post_vit_parts(model)
     return None
 
@@ -177,7 +177,7 @@ def _post_vit_parts(model: Any) -> Parts:
     shell.encoder.register_forward_hook(lambda _module, inputs, _output: tokens.append(inputs[0]))
 
     def embed(images: Tensor) -> Tensor:
-        shell(cut_patches(images, (PATCH, PATCH)).unflatten(2, (PATCH, PATCH)))
+        shell(patchify(images, (PATCH, PATCH)).unflatten(2, (PATCH, PATCH)))
         return tokens.pop()
 
     def blank_tokens() -> Tensor:

@@ -158,7 +158,7 @@ def interpolation(subject: Subject) -> Row:
         return does_not_apply("this model takes one resolution only" if subject.parts else NO_TOKENS)
     if config.positions != "learned":
         return does_not_apply(f"positions are {config.positions}: there is no table of places to interpolate")
-    from vitreous.interop.positions import resize_positions
+    from vitreous.checkpoints.positions import resize_positions
 
     table = model.get_parameter("pos_embed").detach().double().cpu()
     table = table + noise(*table.shape) * 0.02  # a fresh or trained table may be flat somewhere; this one is not

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from vitreous.config import Config, ModelConfig, PostDesignConfig, PostViTConfig, ViTConfig
+from vitreous.config import ArticleDesignConfig, ArticleViTConfig, Config, ModelConfig, ViTConfig
 from vitreous.conformance.probes import NO_TOKENS
 from vitreous.conformance.sheet import Item, Row, Subject, differs, does_not_apply, item, same
 from vitreous.models import count_parameters
-from vitreous.models.shapes import count_parameters_of
+from vitreous.models.summary import count_parameters_of
 
 # --- Table 1 -------------------------------------------------------------------------------------------------
 
@@ -54,9 +54,9 @@ def sizes_of(subject: Subject) -> Sizes | None:
         block = next(subject.parts.blocks())
         hidden, width = block.fc1.weight.shape
         return Sizes(subject.parts.depth, width, hidden, block.num_heads, count_parameters(subject.given))
-    if isinstance(config, PostViTConfig):
+    if isinstance(config, ArticleViTConfig):
         return Sizes(4, config.dim, 3000, config.num_heads, count_parameters_of(config))
-    if isinstance(config, ViTConfig | PostDesignConfig):
+    if isinstance(config, ViTConfig | ArticleDesignConfig):
         return Sizes(config.depth, config.dim, config.mlp_dim, config.num_heads, count_parameters_of(config))
     return None
 

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from vitreous import sources
 from vitreous.config import DataConfig
 from vitreous.data.images import convert
-from vitreous.data.known import KNOWN, Known
-from vitreous.data.splits import Loaded, Polarity, Split, cut, duplicates_between, keep_per_class
+from vitreous.data.specs import DATASETS, DatasetSpec
+from vitreous.data.splits import Polarity, RawDataset, Split, cut, duplicates_between, keep_per_class
+from vitreous.downloads import cache as sources
 from vitreous.errors import DataError
 
 __all__ = [
-    "KNOWN", "Dataset", "Description", "Split", "describe", "duplicates_between", "fetch", "load_dataset", "verify",
+    "DATASETS", "Dataset", "Description", "Split", "describe", "duplicates_between", "fetch", "load_dataset", "verify",
 ]  # fmt: skip
 
 TEST_FRACTION = 0.2  # where the data bring no test set
@@ -65,7 +65,7 @@ def load_dataset(config: DataConfig) -> Dataset:
             f"{config.name}: {len(train)} images are too few for a test set of {TEST_FRACTION:.0%} of each class; add"
             " images, or a test set of its own"
         )
-    duplicates = 0 if config.name in KNOWN else len(duplicates_between(train, test))
+    duplicates = 0 if config.name in DATASETS else len(duplicates_between(train, test))
     if duplicates:
         notes.append(
             f"{duplicates} of the {len(test)} test images also stand in the training set,"
@@ -87,10 +87,10 @@ def _by(size: torch.Size | tuple[int, ...]) -> str:
     return "×".join(map(str, size))
 
 
-def _read(config: DataConfig) -> Loaded:
+def _read(config: DataConfig) -> RawDataset:
     name = config.name
-    if name in KNOWN:
-        return KNOWN[name].load()
+    if name in DATASETS:
+        return DATASETS[name].load()
     path = Path(name).expanduser()
     if name and path.is_dir():
         from vitreous.data.folders import read_folder
@@ -104,17 +104,17 @@ def _read(config: DataConfig) -> Loaded:
 
 
 def _unknown(name: str) -> DataError:
-    expected = f"expected {', '.join(KNOWN)}, a folder with one sub-folder a class, or a FILE.npz"
+    expected = f"expected {', '.join(DATASETS)}, a folder with one sub-folder a class, or a FILE.npz"
     if not name:
         return DataError(f"no data set is named; {expected}")
     if Path(name).suffix.lower() == ".npz" or "/" in name:
         return DataError(f"there is no file or folder {name!r}; {expected}")
-    close = difflib.get_close_matches(name.lower(), KNOWN, n=2, cutoff=0.5)
+    close = difflib.get_close_matches(name.lower(), DATASETS, n=2, cutoff=0.5)
     hint = f" (did you mean {' or '.join(close)}?)" if close else ""
     return DataError(f"there is no data set {name!r}{hint}; {expected}")
 
 
-def _check_classes(name: str, loaded: Loaded) -> None:
+def _check_classes(name: str, loaded: RawDataset) -> None:
     if loaded.num_classes < 2:
         raise DataError(f"{name}: {loaded.num_classes} class is too few to tell apart; at least 2 are needed")
     counts = torch.bincount(loaded.parts["train"].labels, minlength=loaded.num_classes)
@@ -123,7 +123,7 @@ def _check_classes(name: str, loaded: Loaded) -> None:
         raise DataError(f"{name}: no training image of class {', '.join(map(repr, empty[:5]))}; add some, or drop it")
 
 
-def _cut(config: DataConfig, loaded: Loaded, notes: list[str]) -> tuple[Split, Split, Split]:
+def _cut(config: DataConfig, loaded: RawDataset, notes: list[str]) -> tuple[Split, Split, Split]:
     train, val, test = (loaded.parts.get(part) for part in ("train", "val", "test"))
     assert train is not None
     if test is None:
@@ -147,7 +147,7 @@ def _converted(split: Split, config: DataConfig) -> Split:
     return Split(images, split.labels, split.paths)
 
 
-def _mean_std(loaded: Loaded, train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _mean_std(loaded: RawDataset, train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """The published constants while they apply (resizing keeps them, near enough), else what the training set says."""
     channels = train.images.shape[1]
     if loaded.mean_std is not None and len(loaded.mean_std[0]) == channels:
@@ -206,7 +206,7 @@ def verify(name: str) -> dict[str, sources.Status]:
     return {} if known.files is None else sources.verify(known.files)
 
 
-def _known(name: str) -> Known:
-    if name not in KNOWN:
+def _known(name: str) -> DatasetSpec:
+    if name not in DATASETS:
         raise _unknown(name)
-    return KNOWN[name]
+    return DATASETS[name]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from vitreous.data.images import SUFFIXES, decode_image, image_extent, is_gray, resize, to_channels
-from vitreous.data.splits import Loaded, PartName, Split
+from vitreous.data.splits import PartName, RawDataset, Split
 from vitreous.errors import DataError
 
 PART_NAMES: dict[str, PartName] = {
@@ -29,7 +29,7 @@ class _Item:
     label: int
 
 
-def read_folder(root: Path, image_size: tuple[int, int] | None = None) -> Loaded:
+def read_folder(root: Path, image_size: tuple[int, int] | None = None) -> RawDataset:
     """Every image under `root`, in one size: their common one, else their median, unless `image_size` is given."""
     parts, notes = _part_folders(root), []
     class_names = _class_names(parts["train"])
@@ -55,7 +55,9 @@ def read_folder(root: Path, image_size: tuple[int, int] | None = None) -> Loaded
     digest = hashlib.sha256()
     for split in splits.values():
         digest.update(split.images.numpy().tobytes() + split.labels.numpy().tobytes())
-    return Loaded(splits, class_names, checksums={"pixels and labels": digest.hexdigest()}, notes=tuple(_once(notes)))
+    return RawDataset(
+        splits, class_names, checksums={"pixels and labels": digest.hexdigest()}, notes=tuple(_once(notes))
+    )
 
 
 def _once(notes: Iterable[str]) -> list[str]:

@@ -12,15 +12,15 @@ from typing import IO
 import numpy as np
 import torch
 
-from vitreous.data.splits import Loaded, PartName, Split
+from vitreous.data.splits import PartName, RawDataset, Split
+from vitreous.downloads.files import sha256_of
 from vitreous.errors import DataError
-from vitreous.sources import sha256_of
 
 MOST_BYTES = 8 * 1024**3  # of one array, decompressed
 _DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, NotImplementedError, RuntimeError, KeyError)
 
 
-def read_npz(path: Path) -> Loaded:
+def read_npz(path: Path) -> RawDataset:
     """`images` (n,H,W), (n,H,W,C) or (n,C,H,W), uint8 or floats in [0, 1]; `labels` (n,) integers or words.
 
     Also, if there: `test_images`, `test_labels`, and `class_names`, which then names the labels 0, 1, ….
@@ -38,7 +38,7 @@ def read_npz(path: Path) -> Loaded:
         parts["test"] = _split(path, "test_images", arrays["test_images"], labels["test_labels"], notes)
         if parts["test"].images.shape[1:] != parts["train"].images.shape[1:]:
             raise DataError(f"{path}: images and test_images differ in size or channels; make them alike")
-    return Loaded(parts, names, checksums={path.name: sha256_of(path)}, notes=tuple(dict.fromkeys(notes)))
+    return RawDataset(parts, names, checksums={path.name: sha256_of(path)}, notes=tuple(dict.fromkeys(notes)))
 
 
 # --- bytes → arrays ----------------------------------------------------------------------------------------------

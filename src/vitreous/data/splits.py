@@ -31,7 +31,7 @@ class Split:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class RawDataset:
     """What a reader hands over: the parts that the data themselves define, and what is known of them."""
 
     parts: Mapping[PartName, Split]

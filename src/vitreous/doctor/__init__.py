@@ -26,8 +26,8 @@ from vitreous.doctor import (
     checks_state,
 )
 from vitreous.doctor.findings import Diagnosis, Finding, NotMeasured, Unmeasured
-from vitreous.doctor.patient import Patient, untouched_world
 from vitreous.doctor.render import plain_text, render
+from vitreous.doctor.subject import Patient, untouched_world
 from vitreous.doctor.target import TargetFacts, target_model
 from vitreous.errors import VitreousError
 

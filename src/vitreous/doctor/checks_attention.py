@@ -11,7 +11,7 @@ from torch import Tensor
 from vitreous.doctor.findings import Finding, NotMeasured
 from vitreous.doctor.inputs import number, percent
 from vitreous.doctor.observe import AttentionOp
-from vitreous.doctor.patient import Patient
+from vitreous.doctor.subject import Patient
 
 #: exp(−87.3) = 1.2e-38: below, float32 has only denormal numbers, then zero.
 UNDERFLOW = 87.3
@@ -89,7 +89,7 @@ def blown_up(patient: Patient) -> Iterator[Finding]:
             "Softmax is saturated, so no gradient passes through it; and CPUs handle denormal numbers in microcode,"
             " which makes attention up to ten times slower.",
             "Smaller query and key weights: the usual initialisation, weight decay on them, a lower learning rate, or a"
-            " LayerNorm on queries and keys. torch.set_flush_denormal(True) at start-up mends the speed.",
+            " LayerNorm on queries and keys. torch.set_flush_denormal(True) at start-up fixes the speed.",
         )  # fmt: skip
 
 

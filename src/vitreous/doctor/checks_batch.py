@@ -10,7 +10,7 @@ from torch import Tensor
 from vitreous.doctor.findings import Finding, NotMeasured
 from vitreous.doctor.inputs import moved_probability, percent, regions
 from vitreous.doctor.observe import attention_ops
-from vitreous.doctor.patient import BATCH, Patient
+from vitreous.doctor.subject import BATCH, Patient
 
 #: Share of the probability that may move between two ways of asking. Float32 kernels chosen by batch size moved
 #: 2e-7 in healthy models; the post's ViT moves 0.005 fresh and 0.9 trained. The bound sits between.

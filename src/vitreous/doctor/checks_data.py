@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitreous.doctor.findings import Finding, NotMeasured
 from vitreous.doctor.inputs import number, percent
-from vitreous.doctor.patient import Patient, channels_last
+from vitreous.doctor.subject import Patient, channels_last
 
 
 def _given(patient: Patient) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from vitreous.doctor.findings import Finding, NotMeasured
 from vitreous.doctor.inputs import log_probabilities, number
-from vitreous.doctor.patient import Patient, seed_everything
+from vitreous.doctor.subject import Patient, seed_everything
 
 OVERFIT_IMAGES = 64
 OVERFIT_STEPS = 200

@@ -10,7 +10,7 @@ import torch
 from vitreous.doctor.findings import Finding
 from vitreous.doctor.inputs import kind_of, listed, log_probabilities, moved_probability, percent
 from vitreous.doctor.observe import DROPOUT, Calm, linear_feeding, linear_op
-from vitreous.doctor.patient import Patient, seed_everything
+from vitreous.doctor.subject import Patient, seed_everything
 
 
 def not_finite(patient: Patient) -> Iterator[Finding]:

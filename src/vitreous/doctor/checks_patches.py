@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vitreous.doctor.findings import Finding, NotMeasured
 from vitreous.doctor.inputs import is_image, moved_probability, percent
-from vitreous.doctor.patient import Patient
+from vitreous.doctor.subject import Patient
 
 
 def without_influence(patient: Patient) -> Iterator[Finding]:

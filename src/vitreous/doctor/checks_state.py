@@ -13,7 +13,7 @@ from vitreous.doctor.checks_batch import SAME_ANSWER
 from vitreous.doctor.findings import Finding, NotMeasured
 from vitreous.doctor.inputs import listed, moved_probability, percent
 from vitreous.doctor.observe import OtherDice, without_views
-from vitreous.doctor.patient import Patient, seed_everything, stir, unregistered
+from vitreous.doctor.subject import Patient, seed_everything, stir, unregistered
 
 Factory = Callable[[], nn.Module]
 _NAMES_OF_CLASS_TOKENS = ("cls_token", "class_token", "cls", "class_embedding", "class_tok")

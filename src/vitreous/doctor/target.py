@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from vitreous.config.presets import PRESETS, preset
 from vitreous.doctor.inputs import Shape
 from vitreous.errors import VitreousError
 from vitreous.models import build
-from vitreous.presets import PRESETS, preset
 
 
 @dataclass(frozen=True)

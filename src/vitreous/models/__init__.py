@@ -5,18 +5,18 @@ from __future__ import annotations
 from torch import nn
 
 from vitreous.config import ModelConfig
+from vitreous.models.article import ArticleCNN, ArticleDesign, ArticleViT
 from vitreous.models.cnn import CNN
-from vitreous.models.posts import PostCNN, PostDesign, PostViT
 from vitreous.models.vit import ViT
 
-__all__ = ["CNN", "MODELS", "PostCNN", "PostDesign", "PostViT", "ViT", "build", "count_parameters"]
+__all__ = ["CNN", "MODELS", "ArticleCNN", "ArticleDesign", "ArticleViT", "ViT", "build", "count_parameters"]
 
 MODELS: dict[str, type[nn.Module]] = {
     "vit": ViT,
     "cnn": CNN,
-    "post-cnn": PostCNN,
-    "post-vit": PostViT,
-    "post-design": PostDesign,
+    "post-cnn": ArticleCNN,
+    "post-vit": ArticleViT,
+    "post-design": ArticleDesign,
 }
 
 

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
-from vitreous.models.packed import packed_attention
+from vitreous.models.fast.attention import packed_attention
 
 #: What a forward pass is asked to keep, by name; see `ViT.forward`.
 Taps = dict[str, Tensor]
 
 
-def fused_attention_pays(num_tokens: int, head_dim: int) -> bool:
+def fused_attention_is_faster(num_tokens: int, head_dim: int) -> bool:
     """Whether torch's fused CPU kernel beats plain batched products, forward and backward, at this geometry.
 
     The fused kernel never forms the N × N weights, which pays once they are large; below that its overhead dominates.
@@ -42,19 +42,16 @@ class PatchEmbed(nn.Module):
     the same weights. The two are equal (tests/models/test_vit.py), so the choice is one of taste and speed.
     """
 
-    def __init__(self, channels: int, patch_size: tuple[int, int], dim: int, kind: str):
+    def __init__(self, channels: int, patch_size: tuple[int, int], dim: int):
         super().__init__()
         self.patch_size = patch_size
-        self.kind = kind
         self.proj = nn.Conv2d(channels, dim, kernel_size=patch_size, stride=patch_size)
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.kind == "conv":
-            return self.proj(images).flatten(2).transpose(1, 2)  # (B, N, D)
-        return F.linear(cut_patches(images, self.patch_size), self.proj.weight.flatten(1), self.proj.bias)
+        return self.proj(images).flatten(2).transpose(1, 2)  # (B, N, D)
 
 
-def cut_patches(images: Tensor, patch_size: tuple[int, int]) -> Tensor:
+def patchify(images: Tensor, patch_size: tuple[int, int]) -> Tensor:
     """x → x_p: (B, C, H, W) to (B, N, C·P·P), patches row by row, each patch in the order of the conv's kernel."""
     B, C, height, width = images.shape
     ph, pw = patch_size
@@ -72,7 +69,7 @@ class Attention(nn.Module):
         self.proj = nn.Linear(config.dim, config.dim)
         self.offsets: Tensor  # (N, N), for relative positions: which offset each pair of tokens has
         self.relative = config.positions == "relative"
-        self.fused = fused_attention_pays(config.num_tokens, config.head_dim) and not self.relative
+        self.fused = fused_attention_is_faster(config.num_tokens, config.head_dim) and not self.relative
         if self.relative:
             N = config.num_tokens
             self.rel_pos = nn.Parameter(torch.zeros(2 * N - 1, config.head_dim))  # one vector an offset, as a key
@@ -218,7 +215,7 @@ class ViT(nn.Module):
         D = config.dim
         self.stem = ConvStem(config.channels, config.stem_channels, config.stem_depth) if config.stem_channels else None
         in_channels = config.stem_channels[-1] if config.stem_channels else config.channels
-        self.patch_embed = PatchEmbed(in_channels, config.patch_size, D, config.patch_embed)
+        self.patch_embed = PatchEmbed(in_channels, config.patch_size, D)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, D)) if config.has_class_token else None
         self._make_positions()
         self.drop = nn.Dropout(config.dropout)

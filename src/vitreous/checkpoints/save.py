@@ -1,0 +1,219 @@
+"""A model of ours in another library's layout, or a sentence that names the part which that library lacks."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+from safetensors.torch import save
+from torch import Tensor
+
+from vitreous.checkpoints import google, huggingface, timm, torchvision
+from vitreous.checkpoints.facts import header_of
+from vitreous.config import ViTConfig
+from vitreous.downloads.files import atomic_write_bytes, atomic_write_text
+from vitreous.errors import CheckpointError
+from vitreous.models.vit import ViT
+
+TargetLayout = Literal["timm", "hf", "torchvision", "google"]
+TARGETS: tuple[TargetLayout, ...] = get_args(TargetLayout)
+_IN_WORDS = {"timm": "timm", "hf": "Hugging Face's ViT", "torchvision": "torchvision's ViT", "google": "Google's npz"}
+
+_WRITE: dict[str, Callable[[Mapping[str, Tensor], ViTConfig], dict[str, Tensor]]] = {
+    "timm": timm.write, "hf": huggingface.write, "torchvision": torchvision.write, "google": google.write,
+}  # fmt: skip
+
+#: Parts beyond the plainest ViT (RGB, square, class token, learned positions, linear head) that a target can express.
+_EXPRESSIBLE = {
+    "timm": {"mean pooling", "channels", "oblong", "erf GELU", "tanh GELU"},
+    "hf": {"channels", "oblong", "erf GELU", "tanh GELU", "epsilon"},
+    "torchvision": {"mlp head", "erf GELU", "epsilon"},
+    "google": {"mean pooling", "mlp head", "channels", "oblong", "tanh GELU"},
+}
+#: Parts that change the numbers a little rather than the model; `approximate=True` lets them pass.
+_NUMERIC = {"erf GELU", "tanh GELU", "epsilon"}
+_COMMON_EPS = 1e-6
+
+
+def save_model(
+    model: ViT,
+    path: Path | str,
+    layout: TargetLayout,
+    *,
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+    class_names: Sequence[str] | None = None,
+    approximate: bool = False,
+) -> list[str]:
+    """Write `model` to `path` in `layout` and return what the reader should know, a sentence each.
+
+    timm: a `.safetensors` file, or a folder with timm's config.json; hf: a folder; torchvision: a `.safetensors` file;
+    google: a `.npz` file in the layout of the paper's code. `mean` and `std` (of pixels in [0, 1], a number a channel)
+    are needed where a file for them exists. What the target cannot express is refused, naming the part; `approximate`
+    writes the weights all the same where only GELU's kind or ε differ, and says so.
+    """
+    if layout not in TARGETS:
+        raise CheckpointError(f"there is no layout {layout!r} to write; choose from {', '.join(TARGETS)}")
+    if not isinstance(model, ViT):
+        raise CheckpointError(f"only the ViT can be written in another library's layout, not {type(model).__name__}")
+    path, config = Path(path), model.config
+    as_folder = layout == "hf" or (layout == "timm" and path.suffix != ".safetensors")
+    notes = _refuse_or_note(config, layout, as_folder, approximate)
+    facts = _Facts(config, mean, std, class_names)
+    if as_folder and (facts.mean is None or facts.std is None):
+        raise CheckpointError(
+            f"{_IN_WORDS[layout]} keeps the input's normalisation beside the weights: give mean=… and std=…"
+        )
+    tensors = {name: tensor.detach().cpu().float() for name, tensor in model.state_dict().items()}
+    written = _WRITE[layout](tensors, config)
+    if as_folder:
+        _write_folder(path, layout, written, facts)
+    else:
+        _write_file(path, layout, written, facts)
+    return [f"{len(written)} tensors written", *notes]
+
+
+class _Facts:
+    """What goes beside the weights, checked against the model."""
+
+    def __init__(
+        self,
+        config: ViTConfig,
+        mean: Sequence[float] | None,
+        std: Sequence[float] | None,
+        class_names: Sequence[str] | None,
+    ):
+        self.config = config
+        self.mean = None if mean is None else tuple(float(value) for value in mean)
+        self.std = None if std is None else tuple(float(value) for value in std)
+        self.class_names = None if class_names is None else tuple(class_names)
+        for what, values in {"mean": self.mean, "std": self.std}.items():
+            if values is not None and len(values) != config.channels:
+                raise CheckpointError(f"{what} has {len(values)} numbers and the model {config.channels} channels")
+        if self.class_names is not None and len(self.class_names) != config.num_classes:
+            raise CheckpointError(f"{len(self.class_names)} class names were given for {config.num_classes} classes")
+
+
+# --- what a target cannot express --------------------------------------------------------------------------
+
+
+def _parts(config: ViTConfig) -> dict[str, str]:
+    """The parts of this model that not every target has: the key of `_EXPRESSIBLE`, and the part in words."""
+    covered = tuple(rows * side for rows, side in zip(config.grid, config.patch_size, strict=True))
+    oblong = len(set(config.image_size)) > 1 or len(set(config.patch_size)) > 1
+    present = {
+        "conv stem": (bool(config.stem_channels), "the conv stem (model.stem_channels)"),
+        "sequence pooling": (config.pool == "seq", "sequence pooling (model.pool=seq)"),
+        "mean pooling": (config.pool == "mean", "mean pooling without a class token (model.pool=mean)"),
+        "positions": (config.positions != "learned", f"model.positions={config.positions}"),
+        "mlp head": (config.head == "mlp", "the MLP head (model.head=mlp)"),
+        "channels": (config.channels != 3, f"{config.channels} input channel{'s' * (config.channels != 1)}"),
+        "oblong": (oblong, f"images of {config.image_size} in patches of {config.patch_size}: only squares fit"),
+        "padding": (
+            covered != config.feature_size,
+            f"images padded or stretched to the patches (model.fit={config.fit})",
+        ),
+        "erf GELU": (config.gelu == "erf", "erf GELU (it has the tanh approximation only)"),
+        "tanh GELU": (config.gelu == "tanh", "tanh GELU (it has erf GELU only)"),
+        "epsilon": (config.norm_eps != _COMMON_EPS, f"LayerNorm ε {config.norm_eps:g} (it has {_COMMON_EPS:g})"),
+    }
+    return {key: words for key, (there, words) in present.items() if there}
+
+
+def _refuse_or_note(config: ViTConfig, layout: TargetLayout, as_folder: bool, approximate: bool) -> list[str]:
+    parts = _parts(config)
+    expressible = _EXPRESSIBLE[layout]
+    if layout == "timm" and not as_folder:  # its constructor takes any ε; only its config.json has no place for one
+        expressible = expressible | {"epsilon"}
+    lacking = {key: words for key, words in parts.items() if key not in expressible}
+    hard = [words for key, words in lacking.items() if not (approximate and key in _NUMERIC)]
+    if hard:
+        hint = (
+            "; --approximate (in Python approximate=True) writes the weights all the same"
+            if set(lacking) <= _NUMERIC
+            else ""
+        )
+        raise CheckpointError(f"{_IN_WORDS[layout]} cannot express {', nor '.join(hard)}{hint}")
+    notes = [f"approximate: {_IN_WORDS[layout]} has no {words}" for words in lacking.values()]
+    return notes + _how_to_build(config, layout, as_folder, parts)
+
+
+def _how_to_build(config: ViTConfig, layout: TargetLayout, as_folder: bool, parts: Mapping[str, str]) -> list[str]:
+    notes = []
+    if layout in ("timm", "torchvision") and not as_folder:
+        arguments = timm.model_arguments(config) if layout == "timm" else torchvision.model_arguments(config)
+        if layout == "timm":
+            arguments |= {"in_chans": config.channels, "num_classes": config.num_classes}
+        text = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
+        eps = f", norm_layer=partial(torch.nn.LayerNorm, eps={config.norm_eps:g})" if "epsilon" in parts else ""
+        notes.append(f"build it with VisionTransformer({text}{eps})")
+    if not config.qkv_bias and layout in ("torchvision", "google"):
+        notes.append("the q, k, v biases, which this model does not have, are written as zeros")
+    if "oblong" in parts and layout == "google":
+        notes.append(f"the file cannot say that the images are {config.image_size}: give trained_size when reading it")
+    return notes
+
+
+# --- files -------------------------------------------------------------------------------------------------
+
+
+def _write_file(path: Path, layout: TargetLayout, tensors: dict[str, Tensor], facts: _Facts) -> None:
+    suffix = ".npz" if layout == "google" else ".safetensors"
+    if path.suffix != suffix:
+        raise CheckpointError(f"{_IN_WORDS[layout]} is written to a {suffix} file, not to {str(path)!r}")
+    _write(path, _npz(tensors) if layout == "google" else _safetensors(tensors, facts))
+
+
+def _write_folder(path: Path, layout: TargetLayout, tensors: dict[str, Tensor], facts: _Facts) -> None:
+    assert facts.mean is not None
+    assert facts.std is not None
+    if layout == "hf":
+        records = {
+            "preprocessor_config.json": huggingface.preprocessor_json(facts.config, facts.mean, facts.std),
+            "config.json": huggingface.config_json(facts.config, facts.class_names),
+        }
+    else:
+        records = {"config.json": timm.config_json(facts.config, facts.mean, facts.std, facts.class_names)}
+    _check_folder(path, {"model.safetensors", *records})
+    _write(path / "model.safetensors", _safetensors(tensors, facts))
+    for name, record in records.items():  # config.json last: a folder without it is not taken for a model
+        _write(path / name, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+
+
+def _check_folder(path: Path, names: set[str]) -> None:
+    """Only a folder that is new, empty or an earlier export: another model's files would be read with ours."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        others = sorted(entry.name for entry in path.iterdir() if entry.name not in names)
+    except OSError as error:
+        raise CheckpointError(f"cannot write to the folder {str(path)!r}: {error.strerror or error}") from None
+    if others:
+        raise CheckpointError(f"the folder {str(path)!r} holds other files ({others[0]!r} …): choose a new one")
+
+
+def _write(path: Path, data: bytes | str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(data, str):
+            atomic_write_text(path, data)
+        else:
+            atomic_write_bytes(path, data)
+    except OSError as error:
+        raise CheckpointError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+
+
+def _safetensors(tensors: dict[str, Tensor], facts: _Facts) -> bytes:
+    metadata = header_of(facts.config, facts.mean, facts.std, facts.class_names)
+    data: Any = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=metadata)
+    return bytes(data)
+
+
+def _npz(tensors: dict[str, Tensor]) -> bytes:
+    buffer = io.BytesIO()
+    arrays: dict[str, Any] = {name: tensor.numpy() for name, tensor in tensors.items()}
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()

@@ -1,0 +1,172 @@
+"""timm, and what shares its names: DeiT, DINO, and this library.
+
+timm's files carry no configuration; a folder in its Hugging Face style has a config.json beside the weights. Where
+neither that nor the person says otherwise: LayerNorm ε 1e-6, erf GELU, bicubic antialiased position resize. How the
+input was normalised differs from model to model (AugReg 0.5, DeiT and DINO ImageNet's), so nothing is assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous.checkpoints.checkpoint import Hints, Mapped, Origin
+from vitreous.checkpoints.facts import as_numbers, as_size, class_names_from
+from vitreous.checkpoints.names import TORCH_SUFFIXES, count_blocks, expand, rename
+from vitreous.config import ViTConfig
+from vitreous.errors import CheckpointError
+
+MARKER = "patch_embed.proj.weight"
+_BLOCK = r"blocks\.(\d+)\."
+
+_SAME_NAMES = (
+    "cls_token!", "pos_embed!", "patch_embed.proj", "blocks.{i}.norm1", "blocks.{i}.attn.qkv", "blocks.{i}.attn.proj",
+    "blocks.{i}.norm2", "blocks.{i}.mlp.fc1", "blocks.{i}.mlp.fc2", "norm", "head",
+)  # fmt: skip
+_TABLE = {name: name.removesuffix("!") for name in _SAME_NAMES}
+#: timm had the paper's tanh layer until 0.6.
+_TABLE["pre_logits"] = "pre_logits.fc"
+#: LayerScale (DeiT III, DINOv2): a factor on a branch's output.
+_SCALES = {"blocks.{i}.ls1.gamma!": "blocks.{i}.ls1.gamma", "blocks.{i}.ls2.gamma!": "blocks.{i}.ls2.gamma"}
+
+_GELU = {"gelu": "erf", "gelu_erf": "erf", "gelu_tanh": "tanh"}
+NORM_EPS = 1e-6
+
+
+def hints_from(config: Mapping[str, Any]) -> Hints:
+    """What a config.json in timm's style tells."""
+    pretrained = config.get("pretrained_cfg")
+    pretrained = pretrained if isinstance(pretrained, dict) else config
+    arguments = config.get("model_args")
+    arguments = arguments if isinstance(arguments, dict) else {}
+    activation = arguments.get("act_layer", "gelu")
+    if not isinstance(activation, str) or activation not in _GELU:
+        raise CheckpointError(f"the activation {activation!r} of the model's config.json is not GELU")
+    size = pretrained.get("input_size")
+    from_input = tuple(size[1:]) if isinstance(size, list) and len(size) == 3 else None
+    heads = arguments.get("num_heads")
+    return Hints(
+        num_heads=heads if type(heads) is int else None,
+        image_size=as_size(arguments.get("img_size")) or as_size(from_input),
+        gelu="tanh" if _GELU[activation] == "tanh" else "erf",
+        mean=as_numbers(pretrained.get("mean")),
+        std=as_numbers(pretrained.get("std")),
+        class_names=class_names_from(config.get("label_names") or pretrained.get("label_names")),
+    )
+
+
+def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
+    depth = count_blocks(tensors, _BLOCK)
+    names = expand(_TABLE, depth, TORCH_SUFFIXES) | expand(_SCALES, depth, {})
+    renamed, unexpected = rename(tensors, names)
+    if config.get("global_pool") == "avg" and "cls_token" in renamed:
+        raise CheckpointError("the model has a class token and takes the mean of the others: that cannot be expressed")
+    used, notes = len(renamed), []
+    scales = _fold_layer_scale(renamed)
+    if scales:
+        notes.append(f"{scales} LayerScale vectors multiplied into the matrices before them: the same arithmetic")
+    if _add_class_position(renamed, hints):
+        notes.append("the class token has no position of its own: it is given one of zero, the same arithmetic")
+    origin = Origin(
+        "timm", hints.norm_eps or NORM_EPS, hints.gelu or "erf", "timm", hints.mean, hints.std, hints.class_names
+    )
+    if origin.mean is None:
+        notes.append(
+            "the file does not say how its input was normalised: AugReg's is 0.5/0.5, DeiT's and DINO's ImageNet's"
+        )
+    return Mapped(renamed, used, unexpected, origin, notes)
+
+
+def _fold_layer_scale(tensors: dict[str, Tensor]) -> int:
+    """γ · (W x + b) = (γ W) x + γ b."""
+    gammas = [name for name in tensors if name.endswith(".gamma")]
+    for name in gammas:
+        block, which, _ = name.rsplit(".", 2)
+        target = f"{block}.attn.proj" if which == "ls1" else f"{block}.mlp.fc2"
+        weight, bias, gamma = tensors.get(f"{target}.weight"), tensors.get(f"{target}.bias"), tensors.pop(name)
+        if weight is None or bias is None or gamma.shape != bias.shape or weight.shape[:1] != gamma.shape:
+            raise CheckpointError(f"{name!r} has nothing of its shape to scale")
+        tensors[f"{target}.weight"], tensors[f"{target}.bias"] = weight * gamma[:, None], bias * gamma
+    return len(gammas)
+
+
+def _add_class_position(tensors: dict[str, Tensor], hints: Hints) -> bool:
+    """timm's `no_embed_class` (DeiT III): positions for the patches alone, although there is a class token."""
+    positions, kernel = tensors.get("pos_embed"), tensors.get("patch_embed.proj.weight")
+    if positions is None or kernel is None or "cls_token" not in tensors or positions.ndim != 3 or kernel.ndim != 4:
+        return False
+    count = positions.shape[1]
+    patches_only = _is_square(count) and not _is_square(count - 1)
+    if hints.image_size is not None and 0 not in kernel.shape:
+        grid = hints.image_size[0] // kernel.shape[2] * (hints.image_size[1] // kernel.shape[3])
+        if grid in (count, count - 1):
+            patches_only = grid == count
+    if patches_only:
+        tensors["pos_embed"] = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
+    return patches_only
+
+
+def _is_square(number: int) -> bool:
+    return number > 0 and math.isqrt(number) ** 2 == number
+
+
+# --- writing -----------------------------------------------------------------------------------------------
+
+
+def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
+    return dict(tensors)
+
+
+def model_arguments(config: ViTConfig) -> dict[str, Any]:
+    """What timm's VisionTransformer is built with."""
+    arguments: dict[str, Any] = {
+        "img_size": list(config.image_size),
+        "patch_size": list(config.patch_size),
+        "embed_dim": config.dim,
+        "depth": config.depth,
+        "num_heads": config.num_heads,
+        "mlp_ratio": _ratio(config.mlp_dim, config.dim),
+        "qkv_bias": config.qkv_bias,
+    }
+    if config.pool == "mean":
+        arguments |= {"class_token": False, "global_pool": "avg", "fc_norm": False}
+    if config.gelu == "tanh":
+        arguments["act_layer"] = "gelu_tanh"
+    return arguments
+
+
+def _ratio(mlp_dim: int, dim: int) -> float:
+    """timm computes int(dim · ratio): the quotient may fall a hair short of the width it came from."""
+    ratio = mlp_dim / dim
+    return ratio if int(dim * ratio) == mlp_dim else math.nextafter(ratio, math.inf)
+
+
+def config_json(
+    config: ViTConfig, mean: tuple[float, ...], std: tuple[float, ...], class_names: tuple[str, ...] | None
+) -> dict[str, Any]:
+    """`timm.create_model("local-dir:FOLDER", pretrained=True)` builds the model from this."""
+    record: dict[str, Any] = {
+        "architecture": "vit_base_patch16_224",  # any plain ViT: `model_args` replace all that its name says
+        "num_classes": config.num_classes,
+        "num_features": config.dim,
+        "global_pool": "token" if config.pool == "cls" else "avg",
+        "model_args": model_arguments(config),
+        "pretrained_cfg": {
+            "num_classes": config.num_classes,
+            "input_size": [config.channels, *config.image_size],
+            "fixed_input_size": True,
+            "interpolation": "bilinear",
+            "crop_pct": 1.0,
+            "mean": list(mean),
+            "std": list(std),
+            "first_conv": "patch_embed.proj",
+            "classifier": "head",
+        },
+    }
+    if class_names is not None:
+        record["label_names"] = list(class_names)
+    return record

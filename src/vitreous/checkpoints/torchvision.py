@@ -1,0 +1,73 @@
+"""torchvision's VisionTransformer. Its files carry no configuration; its weights expect ImageNet's normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitreous.checkpoints.checkpoint import Hints, Mapped, Origin
+from vitreous.checkpoints.names import TORCH_SUFFIXES, count_blocks, expand, rename
+from vitreous.config import ViTConfig
+
+MARKER = "conv_proj.weight"
+_LAYER = "encoder.layers.encoder_layer_{i}."
+_BLOCK = r"encoder\.layers\.encoder_layer_(\d+)\."
+
+_TABLE = {
+    "cls_token!": "class_token",
+    "pos_embed!": "encoder.pos_embedding",
+    "patch_embed.proj": "conv_proj",
+    "blocks.{i}.norm1": _LAYER + "ln_1",
+    "blocks.{i}.attn.qkv.weight!": _LAYER + "self_attention.in_proj_weight",
+    "blocks.{i}.attn.qkv.bias!": _LAYER + "self_attention.in_proj_bias",
+    "blocks.{i}.attn.proj": _LAYER + "self_attention.out_proj",
+    "blocks.{i}.norm2": _LAYER + "ln_2",
+    "blocks.{i}.mlp.fc1": _LAYER + "mlp.0",
+    "blocks.{i}.mlp.fc2": _LAYER + "mlp.3",
+    "norm": "encoder.ln",
+    "pre_logits": "heads.pre_logits",
+    "head": "heads.head",
+}
+#: Before torchvision 0.14.
+_OLD_MLP = {"blocks.{i}.mlp.fc1": _LAYER + "mlp.linear_1", "blocks.{i}.mlp.fc2": _LAYER + "mlp.linear_2"}
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+NORM_EPS = 1e-6
+
+
+def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
+    depth = count_blocks(tensors, _BLOCK)
+    names = expand(_TABLE, depth, TORCH_SUFFIXES) | expand(_OLD_MLP, depth, TORCH_SUFFIXES)
+    renamed, unexpected = rename(tensors, names)
+    origin = Origin(
+        "torchvision", hints.norm_eps or NORM_EPS, "erf", "torchvision", hints.mean or IMAGENET_MEAN,
+        hints.std or IMAGENET_STD, hints.class_names,
+    )  # fmt: skip
+    return Mapped(renamed, len(renamed), unexpected, origin)
+
+
+def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
+    names = {ours: theirs for theirs, ours in expand(_TABLE, config.depth, TORCH_SUFFIXES).items()}
+    written = {names[name]: tensor for name, tensor in tensors.items()}
+    for i in range(0 if config.qkv_bias else config.depth):  # torch's attention always has the bias: zero is none
+        written[names[f"blocks.{i}.attn.qkv.bias"]] = torch.zeros(3 * config.dim)
+    return written
+
+
+def model_arguments(config: ViTConfig) -> dict[str, Any]:
+    """What torchvision's VisionTransformer is built with."""
+    arguments: dict[str, Any] = {
+        "image_size": config.image_size[0],
+        "patch_size": config.patch_size[0],
+        "num_layers": config.depth,
+        "num_heads": config.num_heads,
+        "hidden_dim": config.dim,
+        "mlp_dim": config.mlp_dim,
+        "num_classes": config.num_classes,
+    }
+    if config.head == "mlp":
+        arguments["representation_size"] = config.head_hidden or config.dim
+    return arguments

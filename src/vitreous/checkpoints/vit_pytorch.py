@@ -1,0 +1,74 @@
+"""lucidrains' vit-pytorch in its older form (PreNorm modules named `fn`), which is the paper's model.
+
+The current form normalises the patches before and after their projection: two LayerNorms that the paper does not have
+and that cannot be folded away, so it is refused. LayerNorm ε is torch's 1e-5; q, k, v have no bias; heads are 64 wide
+unless the person says otherwise; each flattened patch is ordered row, column, channel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from vitreous.checkpoints.checkpoint import Hints, Mapped, Origin
+from vitreous.checkpoints.names import TORCH_SUFFIXES, count_blocks, expand, rename
+from vitreous.errors import CheckpointError
+
+MARKER = "to_patch_embedding.1.weight"
+_BLOCK = r"transformer\.layers\.(\d+)\."
+_HEAD_DIM = 64
+NORM_EPS = 1e-5
+
+_TABLE = {
+    "cls_token!": "cls_token",
+    "pos_embed!": "pos_embedding",
+    "patch_embed.proj": "to_patch_embedding.1",
+    "blocks.{i}.norm1": "transformer.layers.{i}.0.norm",
+    "blocks.{i}.attn.qkv.weight!": "transformer.layers.{i}.0.fn.to_qkv.weight",
+    "blocks.{i}.attn.proj": "transformer.layers.{i}.0.fn.to_out.0",
+    "blocks.{i}.norm2": "transformer.layers.{i}.1.norm",
+    "blocks.{i}.mlp.fc1": "transformer.layers.{i}.1.fn.net.0",
+    "blocks.{i}.mlp.fc2": "transformer.layers.{i}.1.fn.net.3",
+    "norm": "mlp_head.0",
+    "head": "mlp_head.1",
+}
+
+
+def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
+    if tensors[MARKER].ndim == 1:
+        raise CheckpointError(
+            "current vit-pytorch puts a LayerNorm before the patch projection and another after it"
+            " (to_patch_embedding.1 and .3), which the paper does not have: they cannot be expressed without loss"
+        )
+    renamed, unexpected = rename(tensors, expand(_TABLE, count_blocks(tensors, _BLOCK), TORCH_SUFFIXES))
+    used = len(renamed)
+    notes = ["vit-pytorch does not record how it pools: the class token is taken, its default"]
+    renamed["patch_embed.proj.weight"] = _as_kernel(renamed["patch_embed.proj.weight"], hints)
+    heads = hints.num_heads
+    qkv = renamed.get("blocks.0.attn.qkv.weight")
+    if qkv is not None and qkv.ndim == 2:
+        rows, dim = qkv.shape
+        if rows != 3 * dim:
+            raise CheckpointError(
+                f"its heads together are {rows // 3} wide and its tokens {dim}: that cannot be expressed"
+            )
+        if heads is None and dim % _HEAD_DIM == 0:
+            heads = dim // _HEAD_DIM
+            notes.append(f"{heads} heads of width {_HEAD_DIM}, the library's default: the file does not say")
+    origin = Origin("vit-pytorch", hints.norm_eps or NORM_EPS, "erf", "timm", hints.mean, hints.std, hints.class_names)
+    return Mapped(renamed, used, unexpected, origin, notes, num_heads=heads)
+
+
+def _as_kernel(weight: Tensor, hints: Hints) -> Tensor:
+    """(D, P·P·C) → (D, C, P, P). P²·1 and P²·3 are never the same number, so the channels can be told."""
+    size = weight.shape[-1]
+    for channels in (hints.channels,) if hints.channels else (3, 1):
+        side = math.isqrt(size // channels)
+        if weight.ndim == 2 and side and side * side * channels == size:
+            return weight.reshape(-1, side, side, channels).permute(0, 3, 1, 2)
+    raise CheckpointError(
+        f"patches of {size} numbers are no square of 3 or 1 channels: the patch size cannot be told; give channels=…"
+    )

@@ -1,0 +1,281 @@
+"""Named whole configurations, a function each: model, data and training. Flags and files override them.
+
+A docstring states what was measured, with its command; what a preset takes from a document says so.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+
+from vitreous.config import (
+    ArticleCNNConfig,
+    ArticleDesignConfig,
+    ArticleViTConfig,
+    AugmentConfig,
+    CNNConfig,
+    Config,
+    DataConfig,
+    TrainConfig,
+    ViTConfig,
+)
+from vitreous.errors import ConfigError
+
+#: What suits digits, which may be shifted a little and keep their meaning; weak, for trainings of a few epochs.
+_WEAK_AUGMENT = AugmentConfig(shift=1.5, rotate=7, scale=0.07)
+
+
+def vit() -> Config:
+    """The paper's ViT at the posts' geometry: 28×28 images, 7×7 patches, 16 + 1 tokens; `mnist-vit`, trained longer.
+
+    `make demo` (seed 0, n = 1): 99.13 % of MNIST's test set after 117 s on two cores of an AMD EPYC.
+    """
+    base = mnist_vit()
+    return base.replace(name="vit", train=base.train.replace(epochs=8))
+
+
+def vit_p4() -> Config:
+    """`vit` with 4×4 patches: 49 + 1 tokens see finer strokes, at about three times the cost."""
+    base = vit()
+    return base.replace(name="vit-p4", model=base.model.replace(patch_size=4))
+
+
+def vit_hybrid() -> Config:
+    """`vit` behind a small conv stem (the paper's hybrid): three stride-2 convolutions leave 4×4 tokens."""
+    base = vit()
+    return base.replace(name="vit-hybrid", model=base.model.replace(patch_size=1, stem_channels=(16, 32, 64)))
+
+
+def cnn() -> Config:
+    """The posts' CNN with the same care as the ViT: augmentation, Muon, a schedule, averaged weights.
+
+    `make demo` (seed 0, n = 1): 99.17 % of MNIST's test set after 89 s on two cores of an AMD EPYC.
+    """
+    return Config(
+        name="cnn",
+        model=CNNConfig(),
+        data=DataConfig(augment=_WEAK_AUGMENT),
+        train=TrainConfig(
+            epochs=1.5, batch_size=128, optimizer="muon", muon_lr=0.02, lr=3e-3, weight_decay=0.05,
+            label_smoothing=0.1, ema_decay=0.99,
+        ),
+    )  # fmt: skip
+
+
+# --- recipes: the shortest, smallest and best trainings we know, each chosen on validation (docs/log.md) and measured
+# --- by `python bench/recipes.py` (docs/benchmarks.md); seconds are of two cores, scaled to 220 fp32 GFLOP/s
+
+
+def mnist_fast() -> Config:
+    """99 % of MNIST in the least time: a conv stem leaves 16 tokens for three blocks.
+
+    `python bench/recipes.py mnist-fast`: 99.12 ± 0.07 % of the test set (mean and deviation of 5 seeds) after 51 s on
+    two cores of an AMD EPYC at 180 GFLOP/s, which is 41 s at 220.
+    """
+    return Config(
+        name="mnist-fast",
+        model=ViTConfig(patch_size=1, stem_channels=(32, 48, 64), dim=64, depth=3, num_heads=2, mlp_dim=128),
+        data=DataConfig(augment=AugmentConfig(shift=1, rotate=5, scale=0.05)),
+        train=TrainConfig(
+            epochs=3, batch_size=128, optimizer="muon", muon_lr=0.02, lr=0.01, weight_decay=0.05, label_smoothing=0.1,
+            ema_decay=0.98,
+        ),
+    )  # fmt: skip
+
+
+def mnist_vit() -> Config:
+    """99 % of MNIST with the plain ViT of the posts' geometry: 7×7 patches, four blocks, 139k parameters.
+
+    `python bench/recipes.py mnist-vit`: 99.12 ± 0.09 % of the test set (5 seeds) after 86 s on two cores of an AMD EPYC
+    at 181 GFLOP/s, which is 71 s at 220.
+    """
+    return Config(
+        name="mnist-vit",
+        model=ViTConfig(patch_size=7, dim=64, depth=4, num_heads=2, mlp_dim=128),
+        data=DataConfig(augment=_WEAK_AUGMENT),
+        train=TrainConfig(
+            epochs=6, batch_size=128, optimizer="muon", muon_lr=0.02, lr=0.01, weight_decay=0.05, label_smoothing=0.1,
+            ema_decay=0.99,
+        ),
+    )  # fmt: skip
+
+
+def mnist_tiny() -> Config:
+    """99 % of MNIST with the fewest parameters, 26,778: a narrow conv stem and four blocks of width 24.
+
+    `python bench/recipes.py mnist-tiny`: 99.21 ± 0.07 % of the test set (3 seeds) after 109 s on two cores of an AMD
+    EPYC at 179 GFLOP/s, which is 88 s at 220.
+    """
+    base = mnist_fast()
+    return base.replace(
+        name="mnist-tiny",
+        model=base.model.replace(stem_channels=(16, 16, 24), dim=24, depth=4, mlp_dim=48),
+        train=base.train.replace(epochs=10, ema_decay=0.995),
+    )
+
+
+def mnist_best() -> Config:
+    """The most of MNIST that a plain ViT below a million parameters gives: 4×4 patches, six wider blocks.
+
+    40 epochs of digits turned, sheared, scaled and bent. `python bench/recipes.py mnist-best`: 99.63 ± 0.04 % of the
+    test set (3 seeds) after 8,021 s on one thread of an AMD EPYC at 89 GFLOP/s, which is 3,245 s at 220. Seed 0 is the
+    ViT in the box.
+    """
+    return Config(
+        name="mnist-best",
+        model=ViTConfig(patch_size=4, dim=96, depth=6, num_heads=4, mlp_dim=192),
+        data=DataConfig(
+            val_fraction=0.05, augment=AugmentConfig(shift=2, rotate=12, scale=0.12, shear=8, elastic=1.2)
+        ),
+        train=TrainConfig(
+            epochs=40, batch_size=256, optimizer="muon", muon_lr=0.02, lr=0.005, weight_decay=0.1, label_smoothing=0.1,
+            ema_decay=0.999,
+        ),
+    )  # fmt: skip
+
+
+def cifar_fast() -> Config:
+    """CIFAR-10 on two cores: two stages of convolutions leave 8×8 tokens for four blocks.
+
+    `python bench/recipes.py cifar-fast`: 88.95 ± 0.13 % of the test set (2 seeds) after 1,534 s on two cores of an AMD
+    EPYC at 174 GFLOP/s, which is 1,210 s at 220.
+    """
+    return Config(
+        name="cifar-fast",
+        model=ViTConfig(
+            image_size=32, channels=3, patch_size=1, stem_channels=(48, 96), stem_depth=2, dim=96, depth=4, num_heads=3,
+            mlp_dim=192,
+        ),
+        data=DataConfig(name="cifar10", augment=AugmentConfig(shift=4, flip=True, erase=0.25)),
+        train=TrainConfig(
+            epochs=18, batch_size=128, optimizer="muon", muon_lr=0.02, lr=0.005, weight_decay=0.05,
+            label_smoothing=0.1, ema_decay=0.998,
+        ),
+    )  # fmt: skip
+
+
+def mnist_cnn() -> Config:
+    """The CNN of `cnn` with the care of `mnist-best`, for a fair duel.
+
+    One seed so far: 99.45 % of the test set after 1,845 s on one thread of an AMD EPYC (docs/log.md).
+    """
+    base, best = cnn(), mnist_best()
+    return base.replace(name="mnist-cnn", data=best.data, train=base.train.replace(epochs=20, ema_decay=0.999))
+
+
+def fashion_best() -> Config:
+    """The most of Fashion-MNIST on two cores: two stages of convolutions leave 7×7 tokens for three blocks.
+
+    `python bench/recipes.py fashion-best`: 94.67 ± 0.11 % of the test set (2 seeds) after 7,950 s on one thread of an
+    AMD EPYC at 92 GFLOP/s, which is 3,341 s at 220.
+    """
+    return Config(
+        name="fashion-best",
+        model=ViTConfig(
+            patch_size=1, stem_channels=(64, 128), stem_depth=2, dim=128, depth=3, num_heads=4, mlp_dim=256
+        ),
+        data=DataConfig(
+            name="fashion-mnist", val_fraction=0.05, augment=AugmentConfig(shift=2, flip=True, erase=0.3)
+        ),
+        train=TrainConfig(
+            epochs=40, batch_size=128, optimizer="muon", muon_lr=0.01, lr=0.0025, weight_decay=0.05,
+            label_smoothing=0.1, ema_decay=0.998,
+        ),
+    )  # fmt: skip
+
+
+# --- the posts, as written: batch 32, NLL, SGD, no augmentation, no EMA. Not given there, so ours: learning rate 0.01,
+# --- no momentum, one epoch for post-vit and post-cnn, three for the design table.
+
+_POST_TRAIN = TrainConfig(
+    epochs=1, batch_size=32, optimizer="sgd", lr=0.01, momentum=0.0, weight_decay=0.0, schedule="constant",
+    warmup_fraction=0.0, loss="nll", eval_batch_size=32,
+)  # fmt: skip
+
+
+def post_vit() -> Config:
+    """The post's ViT as written: attention mixes the images of a batch, never the patches of one image."""
+    return Config(name="post-vit", model=ArticleViTConfig(), train=_POST_TRAIN)
+
+
+def post_cnn() -> Config:
+    """The post's CNN as written."""
+    return Config(name="post-cnn", model=ArticleCNNConfig(), train=_POST_TRAIN)
+
+
+def post_design() -> Config:
+    """The earlier post's design table as written: two layers, residuals from the normalised stream."""
+    return Config(name="post-design", model=ArticleDesignConfig(), train=_POST_TRAIN.replace(epochs=3))
+
+
+# --- the paper's models (Table 1) and DeiT's two smaller ones, at 224 pixels with 1000 classes --------------
+
+
+def _published(name: str, patch_size: int, dim: int, depth: int, num_heads: int) -> Config:
+    return Config(
+        name=name,
+        model=ViTConfig(
+            image_size=224, channels=3, num_classes=1000, patch_size=patch_size, dim=dim, depth=depth,
+            num_heads=num_heads, mlp_dim=4 * dim,
+        ),
+        data=DataConfig(name="", image_size=224, channels=3),
+        # the paper's fine-tuning: SGD, momentum 0.9, no weight decay, batch 512, cosine, clipped at norm 1; 512 images
+        # at a time would take more memory than a laptop has
+        train=TrainConfig(
+            epochs=10, batch_size=512, micro_batch=16, optimizer="sgd", lr=0.03, momentum=0.9, weight_decay=0.0,
+            clip_norm=1.0,
+        ),
+    )  # fmt: skip
+
+
+def vit_b16() -> Config:
+    """ViT-B/16 of the paper's Table 1: 86,567,656 parameters."""
+    return _published("vit-b16", 16, 768, 12, 12)
+
+
+def vit_b32() -> Config:
+    """ViT-B/32 of the paper's Table 1."""
+    return _published("vit-b32", 32, 768, 12, 12)
+
+
+def vit_l16() -> Config:
+    """ViT-L/16 of the paper's Table 1: 304,326,632 parameters by the equations (the table prints 307M)."""
+    return _published("vit-l16", 16, 1024, 24, 16)
+
+
+def vit_l32() -> Config:
+    """ViT-L/32 of the paper's Table 1."""
+    return _published("vit-l32", 32, 1024, 24, 16)
+
+
+def vit_h14() -> Config:
+    """ViT-H/14 of the paper's Table 1: 632,045,800 parameters."""
+    return _published("vit-h14", 14, 1280, 32, 16)
+
+
+def vit_ti16() -> Config:
+    """DeiT's tiny model, not the paper's: ViT-Ti/16."""
+    return _published("vit-ti16", 16, 192, 12, 3)
+
+
+def vit_s16() -> Config:
+    """DeiT's small model, not the paper's: ViT-S/16."""
+    return _published("vit-s16", 16, 384, 12, 6)
+
+
+PRESETS: dict[str, Callable[[], Config]] = {
+    function().name: function
+    for function in (
+        vit, vit_p4, vit_hybrid, cnn, mnist_fast, mnist_vit, mnist_tiny, mnist_best, mnist_cnn, fashion_best,
+        cifar_fast, post_vit, post_cnn, post_design, vit_b16, vit_b32, vit_l16, vit_l32, vit_h14, vit_ti16, vit_s16,
+    )
+}  # fmt: skip
+
+
+def preset(name: str) -> Config:
+    """The preset of that name, whole."""
+    if name not in PRESETS:
+        close = difflib.get_close_matches(name, PRESETS, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ConfigError(f"there is no preset {name!r}; {hint}choose from {', '.join(PRESETS)}")
+    return PRESETS[name]()

@@ -1,0 +1,393 @@
+"""Typed, frozen configurations: one schema for presets, TOML files, `--set` overrides and the run folder.
+
+Everything is validated when it is made; what can be derived is a property, so that an override cannot leave
+it stale. A `Config` is whole: with the data it names, it says everything that a training needs.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from vitreous.errors import ConfigError
+
+
+def _as_pair(value: Any) -> Any:
+    return (value, value) if isinstance(value, int) else value
+
+
+Positive = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+NonNegative = Annotated[float, Field(ge=0)]
+#: (height, width); a single number means a square.
+Size = Annotated[tuple[Positive, Positive], BeforeValidator(_as_pair)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, revalidate_instances="always")
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, validated as a whole again."""
+        return build_config(type(self), {**self.model_dump(), **changes})
+
+
+AnyConfig = TypeVar("AnyConfig", bound=BaseModel)
+
+
+def build_config(kind: type[AnyConfig], values: Mapping[str, Any], source: str = "") -> AnyConfig:
+    """Validate `values` as a `kind`; a mistake becomes one sentence that names the field and the value."""
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        section, *path = (str(part) for part in first["loc"]) if first["loc"] else ("",)
+        # pydantic names the kind of model between "model" and its field; a person writes model.depth
+        where = ".".join([section, *(path[1:] if section == "model" else path)])
+        message = first["msg"].removeprefix("Value error, ")
+        prefix = f"{source}: " if source else ""
+        if first["type"] == "extra_forbidden":
+            raise ConfigError(
+                f"{prefix}there is no setting {where!r}; `vitreous presets NAME` prints all of them"
+            ) from None
+        if not where or first["type"] == "value_error":
+            raise ConfigError(prefix + message) from None
+        raise ConfigError(f"{prefix}{where}={first['input']!r}: {message[0].lower() + message[1:]}") from None
+
+
+# --- models ------------------------------------------------------------------------------------------------
+
+
+class _ImageModel(_Frozen):
+    """What every model must know of its images; `train` fills these in from the data."""
+
+    image_size: Size = (28, 28)
+    channels: Positive = 1
+    num_classes: Positive = 10
+
+
+class ViTConfig(_ImageModel):
+    """The paper's ViT and its documented variants. Defaults are the paper's wherever it speaks."""
+
+    kind: Literal["vit"] = "vit"
+    patch_size: Size = (7, 7)
+    dim: Positive = 64
+    depth: Positive = 4
+    num_heads: Positive = 2
+    mlp_dim: Positive = 256
+    pool: Literal["cls", "mean", "seq"] = "cls"
+    positions: Literal["none", "learned", "learned-2d", "sincos-2d", "relative"] = "learned"
+    stem_channels: tuple[Positive, ...] = ()  # a stage each, which halves the image, before the patches are cut
+    stem_depth: Positive = 1  # 3×3 convolutions of a stage: the first has stride 2, the others are residual blocks
+    head: Literal["linear", "mlp"] = "linear"  # the paper: mlp (tanh) in pre-training, linear in fine-tuning
+    head_hidden: Positive | None = None  # width of the mlp head; None: dim, as in the paper's code
+    zero_head: bool = True  # the paper starts the fine-tuning head at zero
+    norm_eps: Annotated[float, Field(gt=0)] = 1e-6  # Flax's and timm's; Hugging Face 1e-12, torch 1e-5
+    gelu: Literal["erf", "tanh"] = "erf"  # tanh is Flax's
+    qkv_bias: bool = True
+    dropout: Fraction = 0.0
+    drop_path: Fraction = 0.0  # stochastic depth, rising linearly to this at the last block
+    fit: Literal["exact", "pad", "resize"] = "exact"  # what to do when the patch does not divide the image
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.num_heads
+
+    @property
+    def has_class_token(self) -> bool:
+        return self.pool == "cls"
+
+    @property
+    def feature_size(self) -> tuple[int, int]:
+        """Height and width of what the patches are cut from: the image, or what the conv stem leaves of it."""
+        height, width = self.image_size
+        for _ in self.stem_channels:
+            height, width = -(-height // 2), -(-width // 2)
+        return height, width
+
+    @property
+    def fitted_size(self) -> tuple[int, int]:
+        """`feature_size`, brought up to a multiple of the patch where `fit` allows it."""
+        (height, width), (ph, pw) = self.feature_size, self.patch_size
+        if self.fit == "exact":
+            return height, width
+        return -(-height // ph) * ph, -(-width // pw) * pw
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.fitted_size[0] // self.patch_size[0], self.fitted_size[1] // self.patch_size[1]
+
+    @property
+    def num_patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def num_tokens(self) -> int:
+        return self.num_patches + self.has_class_token
+
+    def check_geometry(self) -> Self:
+        """Refuse patches that do not fill the image; asked when a model is built, for the data tell its size."""
+        (height, width), (ph, pw) = self.feature_size, self.patch_size
+        if self.fit == "exact" and (height % ph or width % pw):
+            what = "the conv stem's features" if self.stem_channels else "the images"
+            divisors = [p for p in range(2, min(height, width) + 1) if height % p == 0 and width % p == 0]
+            fitting = f"choose --set model.patch_size from {', '.join(map(str, divisors))}, or " if divisors else ""
+            if not self.stem_channels:
+                near = [max(1, round(side / patch)) * patch for side, patch in ((height, ph), (width, pw))]
+                fitting += f"--set data.image_size=[{near[0]},{near[1]}], or "
+            raise ConfigError(
+                f"model.patch_size={_size(self.patch_size)} does not divide {what} of {height}×{width} pixels:"
+                f" {fitting}--set model.fit=pad (zeros at the right and the bottom), or --set model.fit=resize (stretch"
+                " to the next multiple)"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.dim % self.num_heads:
+            raise ValueError(f"model.dim={self.dim} must be a multiple of model.num_heads={self.num_heads}")
+        if self.positions == "learned-2d" and self.dim % 2:
+            raise ValueError(f"model.dim={self.dim} must be even for positions='learned-2d'")
+        if self.positions == "sincos-2d" and self.dim % 4:
+            raise ValueError(f"model.dim={self.dim} must be a multiple of 4 for positions='sincos-2d'")
+        return self
+
+
+def _size(size: tuple[int, int]) -> str:
+    return f"{size[0]}×{size[1]}"
+
+
+class CNNConfig(_ImageModel):
+    """The posts' convolutional network , returning logits."""
+
+    kind: Literal["cnn"] = "cnn"
+    conv_channels: tuple[Positive, Positive] = (32, 64)
+    hidden: Positive = 128
+    conv_dropout: Fraction = 0.25
+    hidden_dropout: Fraction = 0.5
+
+    @property
+    def flat_features(self) -> int:
+        """What the linear layer sees: two 3×3 convolutions without padding, then a 2×2 max-pool."""
+        return self.conv_channels[1] * ((self.image_size[0] - 4) // 2) * ((self.image_size[1] - 4) // 2)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if min(self.image_size) < 6:
+            raise ValueError(f"the CNN needs images of at least 6×6 pixels, not {_size(self.image_size)}")
+        return self
+
+
+class _ArticleModel(_ImageModel):
+    @model_validator(mode="after")
+    def _check_geometry(self) -> Self:
+        if (*self.image_size, self.channels, self.num_classes) != (28, 28, 1, 10):
+            raise ValueError(
+                f"the posts' models are written for 28×28×1 images of 10 classes, not {_size(self.image_size)}×"
+                f"{self.channels} of {self.num_classes}; `vit` and `cnn` take any"
+            )
+        return self
+
+
+class ArticleCNNConfig(_ArticleModel):
+    """The post's CNN as written: log-softmax included."""
+
+    kind: Literal["post-cnn"] = "post-cnn"
+
+
+class ArticleViTConfig(_ArticleModel):
+    """The post's ViT as written, flaws included. D, H and MLP are not given there: these are ours."""
+
+    kind: Literal["post-vit"] = "post-vit"
+    dim: Positive = 64
+    num_heads: Positive = 4
+    mlp: Positive = 3000  # the post takes this argument and never uses it
+    class_token_seed: int = 0  # its class vector is not in the state dict: a run rebuilds it from this
+    #: none: as written; docs/posts.md measures "attention"
+    fixes: tuple[Literal["attention", "normalisation", "class-token", "pre-norm", "head"], ...] = ()
+
+
+class ArticleDesignConfig(_ArticleModel):
+    """The earlier post's design table. D, heads, MLP width and head are not given there: these are ours."""
+
+    kind: Literal["post-design"] = "post-design"
+    dim: Positive = 64
+    num_heads: Positive = 4
+    mlp_dim: Positive = 128
+    depth: Positive = 2
+    positions: Literal["as-written", "per-index"] = "as-written"
+    residual: Literal["normalised", "paper"] = "normalised"
+
+
+ModelConfig = Annotated[
+    ViTConfig | CNNConfig | ArticleCNNConfig | ArticleViTConfig | ArticleDesignConfig, Field(discriminator="kind")
+]
+
+
+# --- data --------------------------------------------------------------------------------------------------
+
+
+class AugmentConfig(_Frozen):
+    """Batched augmentation; all zero: none. Amounts are the ends of a uniform range around "unchanged"."""
+
+    shift: NonNegative = 0.0  # pixels; whole ones where nothing beside it bends or scales the image
+    rotate: NonNegative = 0.0  # degrees
+    scale: Fraction = 0.0  # 0.1: from 1/1.1 to 1.1 times the size
+    shear: NonNegative = 0.0  # degrees
+    elastic: NonNegative = 0.0  # pixels a point of a coarse 4×4 grid may wander
+    erase: Fraction = 0.0  # side of an erased square, as a share of the image's
+    flip: bool = False  # left-right
+
+
+class DataConfig(_Frozen):
+    """Which images, cut how. Images, channels and classes are read off the data unless set here."""
+
+    name: str = "mnist"  # mnist, fashion-mnist, cifar10, digits, a folder or an .npz file; "" where a preset has none
+    image_size: Size | None = None  # resize to this; None: as the data are
+    channels: Literal[1, 3] | None = None
+    val_fraction: Fraction = 0.1  # cut from the training set, stratified; 0: none
+    split_seed: int = 0
+    train_per_class: Positive | None = None  # keep only so many labelled training images a class
+    augment: AugmentConfig = AugmentConfig()
+
+
+# --- training ----------------------------------------------------------------------------------------------
+
+
+class TrainConfig(_Frozen):
+    epochs: Annotated[float, Field(gt=0)] = 10.0
+    budget_seconds: Annotated[float, Field(gt=0)] | None = None  # becomes a number of steps before the first step
+    batch_size: Positive = 128
+    micro_batch: Positive | None = None  # images in memory at a time, of a batch; None: all. The step stays the same
+    optimizer: Literal["adamw", "sgd", "muon"] = "adamw"
+    lr: Annotated[float, Field(gt=0)] = 1e-3
+    muon_lr: Annotated[float, Field(gt=0)] = (
+        0.02  # for matrices and kernels inside the network; `lr` serves AdamW on the rest
+    )
+    weight_decay: NonNegative = 0.05
+    momentum: Fraction = 0.9  # SGD's and Muon's
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    schedule: Literal["cosine", "linear", "constant"] = "cosine"
+    warmup_fraction: Fraction = 0.1  # of all steps, rising linearly from zero
+    final_lr: Fraction = 0.0  # where the schedule ends, as a share of the peak
+    label_smoothing: Fraction = 0.0
+    loss: Literal["cross-entropy", "nll"] = "cross-entropy"  # nll: for models that return log-probabilities
+    teacher: str | None = None  # distillation: a run, or box:cnn; its answers to the same images are a second label
+    teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5  # its share of the loss
+    teacher_temperature: Annotated[float, Field(gt=0)] = 2.0  # of both sides' answers
+    clip_norm: NonNegative = 0.0  # 0: none
+    ema_decay: Fraction = 0.0  # 0: none; else the averaged weights are the ones evaluated and kept
+    eval_batch_size: Positive = 500
+    log_every: Positive = 50  # steps between lines of metrics.jsonl
+    checkpoint_seconds: NonNegative = 30.0  # at most this much is lost to a crash; 0: after every step
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    threads: Positive | None = None  # None: what this machine has
+    compile: bool = False
+    freeze: Literal["none", "backbone"] = "none"  # backbone: only the head learns (a linear probe)
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = (
+        1.0  # the learning rate's factor from each layer to the one below
+    )
+
+
+class StartConfig(_Frozen):
+    """Fine-tuning: the weights to start from, and what their file may leave open."""
+
+    weights: str | None = None  # a run folder or a published checkpoint; None: a fresh model
+    num_heads: Positive | None = None  # where the file does not say
+    trained_size: Size | None = None  # likewise, for grids that are not square
+    allow_partial: bool = False  # take what fits and start the rest afresh
+
+
+class Config(_Frozen):
+    """A whole training: which model, on which data, how, and from which seed."""
+
+    name: str = "custom"
+    model: ModelConfig = ViTConfig()
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    start: StartConfig = StartConfig()
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+    @model_validator(mode="after")
+    def _training_suits_the_model(self) -> Config:
+        if self.train.loss == "nll" and not self.model.kind.startswith("post-"):
+            raise ValueError(
+                f"train.loss='nll' is for models that return log-probabilities, the posts'; {self.model.kind!r} returns"
+                " logits: leave train.loss at 'cross-entropy'"
+            )
+        if self.train.loss == "nll" and self.train.label_smoothing:
+            raise ValueError("train.label_smoothing has no effect with train.loss='nll': set it to 0")
+        if self.train.freeze == "backbone" and self.model.kind != "vit":
+            raise ValueError(
+                f"train.freeze='backbone' is for ViTs; a {self.model.kind!r} is small enough to train whole: leave it"
+                " out"
+            )
+        return self
+
+
+# --- overrides ---------------------------------------------------------------------------------------------
+
+
+def _parse_value(text: str) -> Any:
+    """A TOML value where it reads as one (`6`, `0.1`, `true`, `[4, 7]`, `"text"`), else the bare word; null: None."""
+    if text.lower() == "null":
+        return None
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def override(config: Config, settings: Iterable[str]) -> Config:
+    """Apply `section.field=value` settings (`--set model.depth=6`) and validate the whole again."""
+    values = config.model_dump()
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        *sections, field = path.strip().split(".")
+        if not equals or not field:
+            raise ConfigError(f"--set {setting!r}: expected section.field=value, as in --set model.depth=6")
+        target = values
+        for section in sections:
+            if not isinstance(target.get(section), dict):
+                raise ConfigError(
+                    f"--set {setting!r}: there is no section {section!r}; sections are model, data, train, start"
+                )
+            target = target[section]
+        if field not in target:
+            known = ", ".join(sorted(key for key in target if key != "kind"))
+            raise ConfigError(f"--set {setting!r}: there is no setting {path.strip()!r}; choose from {known}")
+        if isinstance(target[field], dict):
+            raise ConfigError(
+                f"--set {setting!r}: {path.strip()!r} is a section; set one of {', '.join(target[field])}"
+            )
+        value = _parse_value(text.strip())
+        # "none" is a choice of some fields (model.positions) and the absence of a value in others (train.threads)
+        target[field] = None if str(value).lower() == "none" and not isinstance(target[field], str) else value
+        if path.strip() == "model.kind":  # another kind of model has other fields: start from its defaults
+            values["model"] = build_config(Config, {"model": {"kind": target[field]}}).model.model_dump()
+    return build_config(Config, values)
+
+
+def merge_toml(config: Config, path: Path) -> Config:
+    """Lay the tables of a TOML file over `config`: [model], [data], [data.augment], [train], and `seed`, `name`."""
+    try:
+        loaded = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"cannot read the configuration {str(path)!r}: {error}") from None
+    return build_config(Config, _merge(config.model_dump(), loaded), source=str(path))
+
+
+def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in top.items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
+            # another kind of model has other fields: nothing of the old one carries over
+            other_kind = "kind" in value and value["kind"] != merged[key].get("kind")
+            merged[key] = dict(value) if other_kind else _merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged

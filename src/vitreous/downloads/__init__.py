@@ -1,0 +1,1 @@
+"""Where bytes come from: the cache, public mirrors, package registries."""

@@ -1,0 +1,1 @@
+"""Faster paths for the CPU, each equal to the readable model by test."""

@@ -1,0 +1,143 @@
+"""Running the application: granian, which can time out slow heads, in one process or several.
+
+`serve_runs` blocks until SIGINT or SIGTERM; what is under way then is finished first.
+"""
+
+from __future__ import annotations
+
+import functools
+import multiprocessing
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from vitreous.errors import ConfigError, MissingExtraError
+from vitreous.hardware import available_cores
+from vitreous.runs import Run
+from vitreous.serving.limits import Limits
+from vitreous.serving.security import Gate, check_exposure, is_loopback, read_token
+
+if TYPE_CHECKING:
+    from vitreous.serving.app import Front
+
+SWITCH_SECONDS = 0.0005  # how soon the engine's thread gets the interpreter back from a busy event loop (default 5 ms)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a worker needs to know; it is sent to each of them."""
+
+    run_paths: tuple[Path, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    token: str | None = field(default=None, repr=False)
+    limits: Limits = field(default_factory=Limits)
+    metrics_folder: Path | None = None  # where workers keep their numbers for each other; None: there is one
+
+
+def serve_runs(
+    runs: Sequence[Run] = (),
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    token_file: Path | None = None,
+    no_auth: bool = False,
+    workers: int | None = None,
+    limits: Limits = Limits(),  # noqa: B008  # frozen
+    announce: Callable[[str], None] = print,
+) -> None:
+    """Serve the runs (none: the models in the box) until told to stop; `workers` is a process a core, at most two."""
+    require_serve_packages()
+    from vitreous.serving.models import box_runs, export_for_serving
+
+    token = read_token(Path(token_file)) if token_file is not None else None
+    check_exposure(host, token, no_auth)
+    _check_port(host, port)
+    chosen = list(runs) or box_runs()
+    workers = workers or min(2, available_cores())  # each takes 300 MB; limits are a worker's
+    announce(f"preparing {', '.join(run.path.name for run in chosen)} (exported and checked the first time only)")
+    export_for_serving(chosen)
+    address = _address(host, port)
+    announce(f"serving on {address}/ (the API: {address}/docs); stop with Ctrl-C")
+    with tempfile.TemporaryDirectory(prefix="vitreous-serve-") as folder:
+        shared = Path(folder) if workers > 1 else None
+        _run_granian(Settings(tuple(run.path for run in chosen), host, port, token, limits, shared), workers)
+
+
+def _address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def require_serve_packages() -> None:
+    for package in ("onnxruntime", "fastapi", "granian", "orjson"):
+        try:
+            __import__(package)
+        except ImportError:
+            raise MissingExtraError(package, "serve", "serving") from None
+
+
+def _check_port(host: str, port: int) -> None:
+    """A sentence now rather than a worker's traceback later."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port or --host"
+        ) from None
+
+
+def _run_granian(settings: Settings, workers: int) -> None:
+    from granian.constants import HTTPModes, Interfaces, Loops, RuntimeModes
+    from granian.http import HTTP1Settings
+    from granian.log import LogLevels
+    from granian.server import Server
+
+    limits = settings.limits
+    # fork would carry torch's and ONNX Runtime's thread pools over as dead weight
+    multiprocessing.set_start_method("spawn", force=True)
+    server = Server(
+        "vitreous.serving.server",  # not looked at: the loader below makes the application
+        address=settings.host,
+        port=settings.port,
+        interface=Interfaces.ASGI,
+        workers=workers,
+        runtime_mode=RuntimeModes.st,
+        runtime_threads=1,
+        loop=Loops.auto,
+        http=HTTPModes.http1,
+        websockets=False,
+        backlog=2048,
+        backpressure=limits.connections,
+        http1_settings=HTTP1Settings(header_read_timeout=int(limits.header_seconds * 1000), max_buffer_size=64 * 1024),
+        workers_kill_timeout=limits.drain_seconds,
+        log_level=LogLevels.warning,
+        respawn_failed_workers=True,
+    )
+    server.serve(target_loader=functools.partial(load_app, settings), wrap_loader=False)
+
+
+def load_app(settings: Settings) -> Front:
+    """In a worker: open the runs, load the graphs, make the application."""
+    import torch
+
+    from vitreous.serving.app import create_app
+    from vitreous.serving.metrics import Metrics
+    from vitreous.serving.models import load_models
+    from vitreous.serving.service import Service
+
+    torch.set_flush_denormal(True)
+    torch.set_num_threads(1)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    runs = [Run.open(path) for path in settings.run_paths]
+    metrics = Metrics(settings.metrics_folder)
+    local = is_loopback(settings.host)
+    models = load_models(runs, settings.limits, metrics, tell_paths=local)
+    service, gate = Service(models, settings.limits, metrics), Gate(settings.token, loopback_only=local)
+    return create_app(service, gate, _address(settings.host, settings.port))

@@ -1,0 +1,1 @@
+"""Grids of runs: train several configurations, then compare them."""

@@ -1,0 +1,203 @@
+"""From a configuration to a run that can be trained: the data, the weights to start from, what the machine settles."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from vitreous import hardware
+from vitreous.checkpoints import Adapted, Checkpoint, adapt, read_checkpoint, take_architecture
+from vitreous.config import Config, StartConfig, ViTConfig
+from vitreous.data.datasets import Dataset, load_dataset
+from vitreous.data.preprocessing import Preprocessing
+from vitreous.data.sampler import BatchSampler
+from vitreous.errors import ConfigError, RunError
+from vitreous.models import ViT
+from vitreous.runs import Resolved, Run, is_run, new_run_path, require_same_data
+from vitreous.training import distributed
+from vitreous.training.distillation import Teacher
+from vitreous.training.step import Stepper, Weights
+
+
+def fit_to_data(config: Config, dataset: Dataset) -> Config:
+    """The configuration with image size, channels and classes taken from the data."""
+    model = config.model.replace(
+        image_size=dataset.image_size, channels=dataset.channels, num_classes=dataset.num_classes
+    )
+    if isinstance(model, ViTConfig):
+        model.check_geometry()
+    return config.replace(model=model)
+
+
+def open_or_create(
+    config: Config, out: Path | str | None, resume: bool, device: str, group: distributed.Group
+) -> tuple[Run, Dataset, Weights | None]:
+    if resume:
+        if out is None:
+            raise RunError("--resume needs the run to go on with: name it with -o RUN")
+        run = Run.open(out)
+        _check_same_device(run, device)
+        dataset = load_dataset(run.config.data)
+        require_same_data(run, dataset)
+        if run.is_done:
+            return run, dataset, None
+        if _teacher(run.config, dataset) != run.resolved.teacher:
+            raise RunError(
+                f"the teacher {run.config.train.teacher!r} changed since {str(run.path)!r} was started; train a new run"
+            )
+        needed = run.config.start.weights is not None and run.resume_point() is None  # else a checkpoint has them
+        return run, dataset, starting_weights(run.config, dataset)[1].tensors if needed else None
+    if not config.data.name:
+        raise ConfigError(
+            f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)"
+        )
+    dataset = load_dataset(config.data)
+    preprocessing, weights, notes = Preprocessing.for_dataset(dataset), None, []
+    if config.start.weights is None:
+        config = fit_to_data(config, dataset)
+    else:
+        config, adapted = starting_weights(config, dataset)
+        preprocessing, weights, notes = adapted.normalise_as_before(preprocessing), adapted.tensors, adapted.changes
+    resolved = _resolve(config, dataset, preprocessing, device, group)
+    path = group.broadcast(Path(out) if out is not None else new_run_path(config))
+    if group.is_main:
+        resolved = resolved.model_copy(update={"starting_weights": tuple(notes)})
+        Run.create(path, config, dataset, preprocessing, resolved)
+    group.barrier()
+    return Run.open(path), dataset, weights
+
+
+def starting_weights(config: Config, dataset: Dataset) -> tuple[Config, Adapted]:
+    """Fine-tuning: the configuration with the architecture of the weights it starts from, and those weights fitted to
+    the data (positions, patches and channels as needed; a new head that starts at zero, as in the paper)."""
+    if not isinstance(config.model, ViTConfig):
+        raise ConfigError(f"--from is for ViTs, and {config.name!r} is a {config.model.kind}: choose a ViT preset")
+    checkpoint = _read_start(config.start)
+    model = take_architecture(checkpoint, config.model.replace(head="linear"))
+    config = fit_to_data(config.replace(model=model), dataset)
+    assert isinstance(config.model, ViTConfig)
+    return config, adapt(checkpoint, config.model, new_head=True)
+
+
+def _read_start(start: StartConfig) -> Checkpoint:
+    assert start.weights is not None
+    if not is_run(start.weights):
+        return read_checkpoint(
+            start.weights,
+            num_heads=start.num_heads,
+            trained_size=start.trained_size,
+            allow_partial=start.allow_partial,
+        )
+    run = Run.open(start.weights)
+    model = run.load_model()
+    if not isinstance(model, ViT):
+        raise RunError(f"{start.weights!r} holds a {run.config.model.kind}; --from needs a ViT")
+    return Checkpoint.of_model(model, mean=run.preprocessing.mean, std=run.preprocessing.std)
+
+
+def _resolve(
+    config: Config, dataset: Dataset, preprocessing: Preprocessing, device: str, group: distributed.Group
+) -> Resolved:
+    """Settle, once, what depends on the machine: stored in the run and reused on resume."""
+    train = config.train
+    if train.precision == "bfloat16" and not hardware.bfloat16_works():
+        raise ConfigError(
+            "train.precision='bfloat16' does not run on this CPU: it advertises the instructions, and a matrix product"
+            " in a child process crashed; use --set train.precision=float32"
+        )
+    if train.batch_size % group.world_size or len(dataset.train) < group.world_size:
+        raise ConfigError(
+            f"train.batch_size={train.batch_size} ({len(dataset.train)} images are there) cannot be shared equally by"
+            f" {group.world_size} processes; use a multiple of {group.world_size}"
+        )
+    batch_size = min(train.batch_size, len(dataset.train) // group.world_size * group.world_size)
+    picked = _pick_device(device)
+    if picked == "cpu" and train.freeze == "none":  # a frozen backbone keeps nothing for its backward pass
+        _check_memory(config, min(train.micro_batch or batch_size, batch_size // group.world_size))
+    threads = hardware.prepare(train.threads or max(1, hardware.default_threads() // group.local_world_size))
+    plan = BatchSampler(len(dataset.train), batch_size, config.seed)
+    steps = max(1, round(train.epochs * plan.steps_per_epoch))
+    resolved = Resolved(
+        device=picked,
+        threads=threads,
+        world_size=group.world_size,
+        batch_size=batch_size,
+        steps=steps,
+        steps_per_epoch=plan.steps_per_epoch,
+        compile=train.compile,
+        teacher=_teacher(config, dataset),
+        hardware=hardware.describe(),
+    )
+    if train.budget_seconds is not None:
+        seconds = _seconds_per_step(config, dataset, preprocessing, resolved, group)
+        steps = group.broadcast(max(1, int(train.budget_seconds / seconds)))
+        resolved = resolved.model_copy(update={"steps": steps, "seconds_per_step": seconds})
+    return resolved
+
+
+def _check_memory(config: Config, images: int) -> None:
+    """Refuse what cannot fit, by a bound from below: a photograph in small patches is a hundred thousand tokens."""
+    model, memory = config.model, hardware.memory_bytes()
+    if memory is None or not isinstance(model, ViTConfig):
+        return
+    kept = model.depth * (8 * model.dim + 2 * model.mlp_dim)  # numbers a token leaves for the backward pass, at least
+    needed = (2 if config.train.precision == "bfloat16" else 4) * images * model.num_tokens * kept
+    if needed > memory:
+        (height, width), (rows, columns) = model.image_size, model.patch_size
+        raise ConfigError(
+            f"images of {height}×{width} in patches of {rows}×{columns} are {model.num_tokens:,} tokens each, and"
+            f" {images} of them need more than {needed / 1e9:,.0f} GB ({memory / 1e9:.0f} GB are here): make the images"
+            " smaller (--set data.image_size=64), the patches larger (model.patch_size) or take fewer at once"
+            " (train.micro_batch)"
+        )
+
+
+def _teacher(config: Config, dataset: Dataset) -> dict[str, str] | None:
+    """Which weights teach, so that a resumed training has the same teacher; None: only the labels do."""
+    return Teacher(config.train.teacher, dataset).fingerprint if config.train.teacher else None
+
+
+def _check_same_device(run: Run, device: str) -> None:
+    started_on = run.resolved.device
+    if run.is_done or (device in ("auto", started_on) and _devices()[started_on]):
+        return
+    why = "which is not available here" if device in ("auto", started_on) else f"not on {device}"
+    raise RunError(f"{str(run.path)!r} was started on {started_on}, {why}: it can only go on there; or train a new run")
+
+
+def _devices() -> dict[str, bool]:
+    """Which there are, and whether they are here."""
+    return {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+
+
+def _pick_device(device: str) -> str:
+    available = _devices()
+    if device == "auto":
+        return next(name for name in ("cuda", "mps", "cpu") if available[name])
+    if device not in available:
+        raise ConfigError(f"--device {device!r}: choose from auto, cpu, cuda, mps")
+    if not available[device]:
+        raise ConfigError(f"--device {device!r} is not available here; use --device cpu, or auto")
+    return device
+
+
+def _seconds_per_step(
+    config: Config, dataset: Dataset, preprocessing: Preprocessing, resolved: Resolved, group: distributed.Group
+) -> float:
+    """A few steps of this rank's share on a model that is thrown away: what one costs here and now."""
+    trial = Stepper(config, dataset, preprocessing, resolved, distributed.Group())
+    plan = BatchSampler(len(dataset.train), resolved.batch_size, config.seed, group.rank, group.world_size)
+    times = []
+    for step, epoch, indices in plan.steps(0, 12):
+        start = time.perf_counter()
+        try:
+            trial.step(step, epoch, indices)
+        except FloatingPointError as error:
+            raise ConfigError(
+                f"the loss became {error} within {step + 1} steps: lower train.lr ({config.train.lr:g}), or set"
+                " train.clip_norm=1"
+            ) from None
+        times.append(time.perf_counter() - start)
+    return sorted(times[2:])[len(times[2:]) // 2]

@@ -1,0 +1,147 @@
+"""The model, its optimizers and one training step.
+
+Shapes: B images of a batch, on this rank.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous import hardware
+from vitreous.config import Config
+from vitreous.data.augment import augment
+from vitreous.data.datasets import Dataset
+from vitreous.data.preprocessing import Preprocessing
+from vitreous.models import build
+from vitreous.models.fast.split_batch import split_is_faster
+from vitreous.runs import Resolved
+from vitreous.training import distributed
+from vitreous.training.distillation import Teacher, loss_beside_the_teacher
+from vitreous.training.optimizers import AveragedWeights, lr_factor, make_optimizers
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
+
+Weights = dict[str, Tensor]
+
+
+class Stepper:
+    """The model, its optimizers and one training step."""
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        preprocessing: Preprocessing,
+        resolved: Resolved,
+        group: distributed.Group,
+        weights: Weights | None = None,
+    ):
+        self.config, self.dataset, self.preprocessing, self.resolved = config, dataset, preprocessing, resolved
+        self.group = group
+        train = config.train
+        self.device = torch.device(resolved.device)
+        self.dtype = _DTYPES[train.precision]
+        torch.manual_seed(config.seed)  # the same start on every rank
+        self.model = build(config.model).to(self.device, self.dtype)
+        if weights is not None:
+            self.model.load_state_dict(weights)
+        if train.freeze == "backbone":
+            _freeze_all_but_the_head(self.model)
+        self.teacher = Teacher(train.teacher, dataset).to(self.device, self.dtype) if train.teacher else None
+        self.optimizers = make_optimizers(self.model, train)
+        self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
+        self.averaged: AveragedWeights | None = None
+        if train.ema_decay:
+            self.averaged = AveragedWeights(self.model, copy.deepcopy(self.model), train.ema_decay)
+        torch.manual_seed(config.seed * 7919 + group.rank + 1)  # dropout differs between ranks
+        callable_model = group.wrap(self.model)
+        self.forward = torch.compile(callable_model) if resolved.compile else callable_model
+        alone = self.device.type == "cpu" and resolved.world_size == 1 and not resolved.compile
+        whole = not train.micro_batch  # the order of more than two sums would change their bits
+        pay = alone and whole and split_is_faster(config.model, resolved.batch_size, resolved.threads)
+        self.halves = hardware.SplitBatch(resolved.threads) if pay else None
+        self.lr = 0.0
+
+    @property
+    def kept_model(self) -> nn.Module:
+        """The weights that are evaluated and saved."""
+        return self.averaged.averaged if self.averaged is not None else self.model
+
+    def step(self, step: int, epoch: int, indices: Tensor) -> tuple[float, int]:
+        """One optimizer step on these images; (loss, how many were answered rightly), both on this rank."""
+        train = self.config.train
+        self.model.train()
+        self._set_lr(lr_factor(step, self.resolved.steps, train))
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+        total, correct = self._learn(epoch, indices)
+        if train.clip_norm:
+            nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
+        for optimizer in self.optimizers:
+            optimizer.step()
+        if self.averaged is not None:
+            self.averaged.update(step)
+        return total, correct
+
+    def _learn(self, epoch: int, indices: Tensor) -> tuple[float, int]:
+        """The gradients of these images' mean loss, in pieces; (loss, how many were answered rightly)."""
+
+        def learn(piece: Tensor) -> tuple[float, int]:
+            loss, right = self._loss(*self.batch(epoch, piece))
+            share = len(piece) / len(indices)
+            value = loss.item()
+            if not math.isfinite(value):
+                raise FloatingPointError(f"{value}")
+            (loss * share if share < 1 else loss).backward()
+            return value * share, right
+
+        if self.halves is not None:
+            learned = self.halves.both(learn, indices)
+        else:
+            pieces = indices.split(self.config.train.micro_batch or len(indices))
+            learned = []
+            for piece in pieces:
+                with self.group.averaging(self.forward, piece is pieces[-1]):
+                    learned.append(learn(piece))
+        return sum(loss for loss, _ in learned), sum(right for _, right in learned)
+
+    def _loss(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, int]:
+        """Of some images, on average; and how many of them were answered rightly."""
+        train = self.config.train
+        images = self.preprocessing.to_input(pixels).to(self.device, self.dtype)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=train.precision == "bfloat16"):
+            logits = self.forward(images)
+            if train.loss == "nll":
+                loss = F.nll_loss(logits, labels)
+            else:
+                loss = F.cross_entropy(logits.float() if train.precision == "bfloat16" else logits, labels,
+                                       label_smoothing=train.label_smoothing)  # fmt: skip
+            if self.teacher is not None:
+                share, temperature = train.teacher_weight, train.teacher_temperature
+                taught = self.teacher.probabilities(pixels, temperature)
+                loss = (1 - share) * loss + share * loss_beside_the_teacher(logits, taught, temperature)
+        return loss, int((logits.argmax(dim=1) == labels).sum())
+
+    def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Augmented images before normalisation, (B, C, H, W), and labels (B,)."""
+        train = self.dataset.train
+        pixels = train.images[indices]
+        if self.config.data.augment != type(self.config.data.augment)():
+            pixels = augment(pixels.float() / 255, indices, self.config.data.augment, self.config.seed, epoch)
+        return pixels, train.labels[indices].to(self.device)
+
+    def _set_lr(self, factor: float) -> None:
+        for optimizer, peaks in zip(self.optimizers, self.peak_lrs, strict=True):
+            for group, peak in zip(optimizer.param_groups, peaks, strict=True):
+                group["lr"] = peak * factor
+        self.lr = self.config.train.lr * factor
+
+
+def _freeze_all_but_the_head(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))

@@ -1,0 +1,431 @@
+"""The conformance sheet: ViT-B/16 is the paper's where it should be, and each row notices when its item is changed."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from rich.console import Console
+from torch import Tensor, nn
+
+from vitreous.checkpoints import positions
+from vitreous.config import Config, ViTConfig
+from vitreous.config.presets import PRESETS, preset
+from vitreous.conformance import ITEMS, Row, as_json, conformance, conformance_table
+from vitreous.conformance.sheet import reduced
+from vitreous.conformance.start import _initial_faults
+from vitreous.models import build
+from vitreous.models.vit import Attention, Block, PatchEmbed, ViT
+
+IDS = [item.id for item in ITEMS]
+
+
+def sheet(config: Config, model: nn.Module | None = None) -> dict[str, Row]:
+    return {row.id: row for row in conformance(config, model)}
+
+
+def verdicts(rows: dict[str, Row]) -> dict[str, str]:
+    return {id: row.verdict for id, row in rows.items()}
+
+
+def small_b16(**changes: Any) -> Config:
+    """ViT-B/16 at reduced size, ready for the paper's fine-tuning; the sheet measures the model that is made of it."""
+    base = preset("vit-b16")
+    return base.replace(model=reduced(base.model).replace(**changes))
+
+
+# --- the paper's own model -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["vit-b16", "vit-b32", "vit-l16", "vit-l32", "vit-h14"])
+def test_the_papers_models_are_the_papers(name: str) -> None:
+    rows = sheet(preset(name))
+    expected = dict.fromkeys(IDS, "same") | {
+        "head-pretraining": "does not apply",  # these have the fine-tuning head
+        "table3": "does not apply",  # and its settings
+        "finetuning": "differs",  # but at 224 pixels
+    }
+    assert verdicts(rows) == expected
+    assert rows["finetuning"].note == "resolution 224×224, paper 384×384"
+
+
+def test_the_larges_printed_count_is_told() -> None:
+    row = sheet(preset("vit-l16"))["table1-parameters"]
+    assert row.here == "304,326,632"
+    assert "prints 307M" in row.note
+    assert "306,535,400" in row.paper
+    assert "307M" in row.unconfirmed
+
+
+def test_deits_models_are_not_in_table_1() -> None:
+    rows = sheet(preset("vit-s16"))
+    assert rows["table1-depth"].verdict == "same"
+    assert rows["table1-dim"].verdict == rows["table1-num-heads"].verdict == "differs"
+
+
+# --- each row notices: changes of the model ------------------------------------------------------------------
+
+
+class NormedPatches(PatchEmbed):
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = super().forward(images)
+        return F.layer_norm(tokens, tokens.shape[-1:])
+
+
+class ColumnByColumn(PatchEmbed):
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.mT.contiguous())
+
+
+class UnscaledAttention(Attention):
+    def _spelled_out(self, q: Tensor, k: Tensor, *rest: Any) -> Tensor:
+        return super()._spelled_out(q * q.shape[-1] ** 0.5, k, *rest)
+
+
+class PostNormBlock(Block):
+    def forward(self, x: Tensor, taps: Any = None, head_mask: Any = None, key_mask: Any = None) -> Tensor:
+        x = self.norm1(x + self.attn(x, taps))
+        if taps is not None:
+            taps["middle"] = x
+        return self.norm2(x + self.mlp(x))
+
+
+class NoResidual(Block):
+    def forward(self, x: Tensor, taps: Any = None, head_mask: Any = None, key_mask: Any = None) -> Tensor:
+        x = x + self.attn(self.norm1(x), taps)
+        if taps is not None:
+            taps["middle"] = x
+        return self.mlp(self.norm2(x))
+
+
+class ReadsTwoTokens(ViT):
+    def classify(self, x: Tensor, key_mask: Tensor | None = None, taps: Any = None) -> Tensor:
+        return super().classify(x[:, :1] + x[:, 1:2], key_mask, taps)
+
+
+class ReluHead(ViT):
+    def classify(self, x: Tensor, key_mask: Tensor | None = None, taps: Any = None) -> Tensor:
+        assert self.pre_logits is not None
+        return self.head(F.relu(self.pre_logits(self.norm(x[:, 0]))))
+
+
+def _become(kind: type[nn.Module], *path: str) -> Callable[[Any], None]:
+    """Turn a part of the model into its misbehaving subclass, parameters and all."""
+
+    def change(model: Any) -> None:
+        for name in path or ("",):
+            model.get_submodule(name).__class__ = kind
+
+    return change
+
+
+def _norms_off(model: Any) -> None:
+    model.norm = nn.Identity()
+
+
+def _set(path: str, name: str, value: Any) -> Callable[[Any], None]:
+    return lambda model: setattr(model.get_submodule(path), name, value)
+
+
+#: what is changed: (the change, changed configuration, every row that must turn to "differs", words of its note)
+MODEL_CHANGES: dict[str, tuple[Callable[[Any], None], dict[str, Any], set[str], str]] = {
+    "normalised patches": (_become(NormedPatches, "patch_embed"), {}, {"eq1"}, "not linear"),
+    "patches column by column": (_become(ColumnByColumn, "patch_embed"), {}, {"eq1"}, "other tokens than its own"),
+    "attention not scaled": (_become(UnscaledAttention, "blocks.1.attn"), {}, {"eq2"}, "by up to"),
+    "post-norm": (_become(PostNormBlock, "blocks.1"), {}, {"eq2", "eq3"}, "the norm comes after the sum"),
+    "no residual": (_become(NoResidual, "blocks.0"), {}, {"eq3"}, "there is no residual"),
+    "two tokens read": (_become(ReadsTwoTokens), {}, {"eq4"}, "other tokens are read"),
+    "fixed class token": (lambda model: model.cls_token.requires_grad_(False), {}, {"class-token"}, "not trained"),
+    "ReLU": (_set("blocks.1.mlp", "act", nn.ReLU()), {}, {"gelu"}, "not a GELU"),
+    "ε of one norm": (_set("blocks.0.norm2", "eps", 1e-5), {}, {"norm-eps"}, "not 1e-6"),
+    "ReLU in the head": (_become(ReluHead), {"head": "mlp"}, {"head-pretraining"}, "another head"),
+}
+
+
+@pytest.mark.parametrize("name", MODEL_CHANGES)
+def test_a_changed_model_turns_its_row(name: str) -> None:
+    """The model itself is measured: its configuration says the same before and after."""
+    change, settings, turned, words = MODEL_CHANGES[name]
+    config = small_b16(**settings)
+    model = build(config.model)
+    before = sheet(config, model)
+    change(model)
+    after = sheet(config, model)
+    assert {id for id in IDS if after[id].verdict != before[id].verdict} == turned
+    assert {after[id].verdict for id in turned} == {"differs"}
+    assert words in " ".join(after[id].note for id in turned)
+
+
+# --- each row notices: changes of the configuration ----------------------------------------------------------
+
+CONFIG_CHANGES: dict[str, tuple[dict[str, Any], set[str], str]] = {
+    "mean pooling": ({"pool": "mean"}, {"eq1", "eq4", "class-token"}, "there is no class token"),
+    "sequence pooling": ({"pool": "seq"}, {"eq1", "eq4", "class-token"}, "other tokens are read"),
+    "no positions": ({"positions": "none"}, {"eq1", "positions"}, "no positions are added"),
+    "2-D positions": ({"positions": "learned-2d"}, {"positions"}, "not the paper's default"),
+    "sine-cosine": ({"positions": "sincos-2d"}, {"positions", "position-variants"}, "not among the appendix's"),
+    "relative": ({"positions": "relative"}, {"eq1", "eq2", "positions"}, "relative positions"),
+    "conv stem": ({"stem_channels": (8, 8), "patch_size": 4}, {"eq1"}, "a conv stem comes first"),
+    "resized": ({"image_size": 60, "fit": "resize"}, {"eq1"}, "a patch reaches other tokens"),
+    "ε": ({"norm_eps": 1e-12}, {"norm-eps"}, "not 1e-6"),
+    "head not zero": ({"zero_head": False}, {"head-finetuning"}, "does not start at zero"),
+}
+
+
+@pytest.mark.parametrize("name", CONFIG_CHANGES)
+def test_a_changed_configuration_turns_its_row(name: str) -> None:
+    settings, turned, words = CONFIG_CHANGES[name]
+    before, after = sheet(small_b16()), sheet(small_b16(**settings))
+    lost = {id for id in IDS if before[id].verdict == "same" and after[id].verdict == "differs"}
+    assert lost == turned
+    assert words in " ".join(after[id].note for id in turned)
+
+
+@pytest.mark.parametrize("patch_size", [10, 16, 40])
+def test_patches_that_hang_over_the_edge_are_not_compared(patch_size: int) -> None:
+    """28 × 28 pixels, filled up: only patches that lie whole in the image hold as many pixels as the matrix takes."""
+    base = preset("vit")
+    row = sheet(base.replace(model=base.model.replace(patch_size=patch_size, fit="pad")))["eq1"]
+    assert row.verdict == "same", row.note
+
+
+@pytest.mark.parametrize(
+    ("setting", "row"),
+    [({"depth": 11}, "table1-depth"), ({"dim": 744}, "table1-dim"), ({"mlp_dim": 3000}, "table1-mlp-dim"),
+     ({"num_heads": 8}, "table1-num-heads"), ({"qkv_bias": False}, "table1-parameters")],
+    ids=lambda value: str(value),
+)  # fmt: skip
+def test_table_1_notices_each_size(setting: dict[str, Any], row: str) -> None:
+    base = preset("vit-b16")
+    before, after = sheet(base), sheet(base.replace(model=base.model.replace(**setting)))
+    sizes = {id for id in IDS if id.startswith("table1") and after[id].verdict != before[id].verdict}
+    assert sizes - {"table1-parameters"} == {row} - {"table1-parameters"}
+    assert after[row].verdict == "differs"
+
+
+def test_table_1_counts_the_model_it_is_given() -> None:
+    config = small_b16()
+    model = build(config.model)
+    model.blocks = model.blocks[:1]
+    rows = sheet(config, model)
+    assert rows["table1-depth"].here == "1"
+    assert rows["table1-parameters"].here == f"{sum(p.numel() for p in model.parameters()):,}"
+
+
+# --- initialisation and another resolution: changes of the package -------------------------------------------
+
+
+def _normal_everywhere(model: ViT) -> None:
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.05)
+
+
+def _positions_forgotten(model: ViT) -> None:
+    _INITIALISE(model)
+    nn.init.zeros_(model.pos_embed)
+
+
+def _qkv_as_one_matrix(model: ViT) -> None:
+    _INITIALISE(model)
+    for block in model.blocks:
+        nn.init.xavier_uniform_(block.attn.qkv.weight)  # its bound is then that of a (3D × D) matrix
+
+
+_INITIALISE = ViT.initialise
+
+
+@pytest.mark.parametrize(
+    ("initialise", "words"),
+    [(_normal_everywhere, "class token is not zero"), (_positions_forgotten, "positions are not N(0, 0.02)"),
+     (_qkv_as_one_matrix, "not Xavier-uniform")],
+)  # fmt: skip
+def test_another_initialisation_turns_the_row(
+    initialise: Callable[[ViT], None], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert sheet(small_b16())["initialisation"].verdict == "same"
+    monkeypatch.setattr(ViT, "initialise", initialise)
+    row = sheet(small_b16())["initialisation"]
+    assert row.verdict == "differs"
+    assert words in row.note
+
+
+def test_initialisation_is_judged_afresh_for_a_trained_model() -> None:
+    config = small_b16()
+    model = build(config.model)
+    _normal_everywhere(model)  # as if trained
+    assert sheet(config, model)["initialisation"] == sheet(config)["initialisation"]
+
+
+def test_the_initialisation_is_recognised_whatever_the_seed() -> None:
+    for seed in range(50):
+        torch.manual_seed(seed)
+        faults = _initial_faults(build(small_b16().model))
+        assert not any(faults.values()), (seed, faults)
+
+
+def _in_one_dimension(table: Tensor, old: Any, new: tuple[int, int], has_class_token: bool, rule: str) -> Tensor:
+    patches = F.interpolate(table[:, has_class_token:].mT, size=new[0] * new[1], mode="linear", align_corners=True).mT
+    return torch.cat([table[:, :has_class_token], patches], dim=1)
+
+
+def _class_token_too(table: Tensor, old: Any, new: Any, has_class_token: bool, rule: str) -> Tensor:
+    fitted = _RESIZE(table, old, new, has_class_token, rule)
+    return fitted + (torch.arange(fitted.shape[1]) == 0)[None, :, None] * 0.01
+
+
+_RESIZE = positions.resize_positions
+
+
+@pytest.mark.parametrize("other", [_in_one_dimension, _class_token_too])
+def test_another_interpolation_turns_the_row(other: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sheet(small_b16())["interpolation"].verdict == "same"
+    monkeypatch.setattr(positions, "resize_positions", other)
+    assert sheet(small_b16())["interpolation"].verdict == "differs"
+
+
+# --- training ------------------------------------------------------------------------------------------------
+
+
+def from_scratch_on_imagenet() -> Config:
+    """The last line of Table 3."""
+    base = preset("vit-b16")
+    return base.replace(
+        model=base.model.replace(head="mlp", dropout=0.1),
+        train=base.train.replace(
+            optimizer="adamw", lr=3e-3, weight_decay=0.3, batch_size=4096, epochs=300, warmup_fraction=0.1067,
+            schedule="cosine", clip_norm=1.0,
+        ),
+    )  # fmt: skip
+
+
+def test_table_3_and_the_pretraining_head_can_be_met() -> None:
+    rows = sheet(from_scratch_on_imagenet())
+    assert rows["table3"].verdict == "same"
+    assert "ImageNet" in rows["table3"].here
+    assert rows["head-pretraining"].verdict == "same"
+    assert rows["head-finetuning"].verdict == rows["finetuning"].verdict == "does not apply"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"betas": (0.9, 0.95)}, {"batch_size": 1024}, {"warmup_fraction": 0.05}, {"schedule": "linear"}, {"epochs": 90},
+     {"lr": 1e-3}, {"weight_decay": 0.1}, {"clip_norm": 0.0}, {"label_smoothing": 0.1}, {"ema_decay": 0.99},
+     {"optimizer": "muon"}],
+    ids=str,
+)  # fmt: skip
+def test_table_3_notices_each_setting(setting: dict[str, Any]) -> None:
+    base = from_scratch_on_imagenet()
+    row = sheet(base.replace(train=base.train.replace(**setting)))["table3"]
+    assert row.verdict == "differs"
+    assert row.note.count(", paper ") == 1
+
+
+@pytest.mark.parametrize("setting", [{"dropout": 0.0}, {"image_size": 256}, {"drop_path": 0.1}], ids=str)
+def test_table_3_notices_the_models_settings(setting: dict[str, Any]) -> None:
+    base = from_scratch_on_imagenet()
+    assert sheet(base.replace(model=base.model.replace(**setting)))["table3"].verdict == "differs"
+
+
+def fine_tuned() -> Config:
+    base = preset("vit-b16")
+    return base.replace(model=base.model.replace(image_size=384))
+
+
+def test_the_fine_tuning_settings_can_be_met() -> None:
+    assert sheet(fine_tuned())["finetuning"].verdict == "same"
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"momentum": 0.0}, {"batch_size": 128}, {"schedule": "linear"}, {"lr": 0.5}, {"weight_decay": 0.1},
+     {"clip_norm": 0.0}, {"label_smoothing": 0.1}],
+    ids=str,
+)  # fmt: skip
+def test_fine_tuning_notices_each_setting(setting: dict[str, Any]) -> None:
+    base = fine_tuned()
+    row = sheet(base.replace(train=base.train.replace(**setting)))["finetuning"]
+    assert row.verdict == "differs"
+    assert row.note.count(", paper ") == 1
+
+
+# --- the whole sheet -----------------------------------------------------------------------------------------
+
+
+def test_every_row_is_seen_to_differ() -> None:
+    """Each row has a change above that turns it: a new row needs one too."""
+    by_model = set().union(*(turned for _, _, turned, _ in MODEL_CHANGES.values()))
+    by_config = set().union(*(turned for _, turned, _ in CONFIG_CHANGES.values()))
+    elsewhere = {"initialisation", "interpolation", "table3", "finetuning", *(id for id in IDS if "table1" in id)}
+    assert by_model | by_config | elsewhere == set(IDS)
+
+
+@pytest.mark.parametrize("name", ["cnn", "post-cnn"])
+def test_a_cnn_is_not_the_paper(name: str) -> None:
+    rows = sheet(preset(name))
+    assert "same" not in verdicts(rows).values()
+    assert {id for id in IDS if id.startswith("eq") and rows[id].verdict == "differs"} == {"eq1", "eq2", "eq3", "eq4"}
+
+
+def test_the_posts_vit_is_told_apart() -> None:
+    rows = sheet(preset("post-vit"))
+    assert "L2-normalised" in rows["eq1"].note
+    assert "across the images of a batch" in rows["eq2"].note
+    assert "the norm comes after the sum" in rows["eq3"].note
+    assert "no LayerNorm" in rows["eq4"].note
+    assert "not trained" in rows["class-token"].note
+    assert rows["positions"].verdict == "same"
+    assert rows["norm-eps"].here.startswith("1e-05")
+    assert rows["head-pretraining"].verdict == "differs"
+
+
+def test_the_design_table_is_told_apart() -> None:
+    base = preset("post-design")
+    rows = sheet(base)
+    assert "one and the same position" in rows["eq1"].note
+    assert "MSA(LN(z)) + LN(z)" in rows["eq2"].note
+    assert "MLP(LN(z′)) + LN(z′)" in rows["eq3"].note
+    mended = sheet(base.replace(model=base.model.replace(residual="paper", positions="per-index")))
+    assert mended["eq2"].verdict == mended["eq3"].verdict == mended["eq4"].verdict == "same"
+    assert mended["positions"].here == "learned, but places share parameters"
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_a_whole_sheet(name: str) -> None:
+    rows = conformance(preset(name))
+    assert [row.id for row in rows] == IDS
+    assert all(row.item and row.paper and row.here for row in rows)
+    assert all(row.note for row in rows if row.verdict != "same")
+    assert json.loads(json.dumps(as_json(rows)))["rows"][0]["id"] == "eq1"
+
+
+def test_a_bare_model_configuration_says_nothing_about_training() -> None:
+    rows = {row.id: row for row in conformance(ViTConfig())}
+    assert rows["table3"].verdict == rows["finetuning"].verdict == "does not apply"
+    assert rows["eq1"].verdict == "same"
+
+
+def test_measuring_changes_nothing() -> None:
+    config = small_b16()
+    model = build(config.model).train()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    random_state = torch.get_rng_state()
+    conformance(config, model)
+    assert model.training
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
+    assert torch.equal(torch.get_rng_state(), random_state)
+
+
+def test_the_table_shows_brackets_and_doubts() -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(conformance_table(conformance(preset("vit-b16")), title="vit-b16"))
+    text = console.export_text()
+    assert "[x_class; x_p¹E" in text
+    assert "not confirmed: " in text
+    assert "do not apply" in text

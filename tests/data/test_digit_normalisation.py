@@ -1,0 +1,94 @@
+"""The MNIST normalisation: exact integer arithmetic, and MNIST's own digits stay where they are."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from vitreous.data import digit_normalisation
+from vitreous.data.datasets import Dataset
+
+SIDES = st.integers(1, 12)
+
+
+@given(st.data(), SIDES, SIDES, SIDES, SIDES)
+def test_area_averaging_is_exact(data: st.DataObject, h: int, w: int, height: int, width: int) -> None:
+    values = np.array(data.draw(st.lists(st.integers(0, 255), min_size=h * w, max_size=h * w)), np.uint8).reshape(h, w)
+    for (i, j), found in np.ndenumerate(digit_normalisation.area_average(values, height, width)):
+        total = Fraction(0)
+        for (r, c), value in np.ndenumerate(values):
+            rows = min(Fraction((i + 1) * h, height), r + 1) - max(Fraction(i * h, height), r)
+            columns = min(Fraction((j + 1) * w, width), c + 1) - max(Fraction(j * w, width), c)
+            total += max(rows, 0) * max(columns, 0) * int(value)
+        mean = total / (Fraction(h, height) * Fraction(w, width))
+        assert found == (mean + Fraction(1, 2)).__floor__()
+
+
+def test_mnist_digits_are_put_where_they_stand(mnist: Dataset) -> None:
+    """Cut to its box, which MNIST has scaled already, and centred again, every digit is as before."""
+    for image in mnist.test.images[:, 0].numpy():
+        rows, columns = np.flatnonzero(image.any(axis=1)), np.flatnonzero(image.any(axis=0))
+        box = image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        np.testing.assert_array_equal(digit_normalisation.centre(box), image)
+
+
+@pytest.mark.parametrize("inverted", [False, True])
+def test_an_enlarged_digit_comes_back(mnist: Dataset, inverted: bool) -> None:
+    """Enlarged fivefold onto a wider sheet, off the middle, perhaps as ink on paper: nearly MNIST's pixels again."""
+    differences = []
+    for image in mnist.test.images[:100, 0].numpy():
+        sheet = np.zeros((200, 220), np.uint8)
+        sheet[40:180, 70:210] = np.kron(image, np.ones((5, 5), np.uint8))
+        drawn = digit_normalisation.normalise(255 - sheet if inverted else sheet)
+        assert drawn is not None
+        assert drawn.inverted == inverted
+        differences.append(np.abs(drawn.centred.astype(int) - image).max())
+    assert (
+        np.mean(np.array(differences) <= digit_normalisation.LEAST_INK) > 0.97
+    )  # a faint outermost row may have set the box
+
+
+@pytest.mark.parametrize("inverted", [False, True])
+def test_a_digit_of_the_right_size_is_taken_as_it_is(mnist: Dataset, inverted: bool) -> None:
+    for image in mnist.test.images[:500, 0].numpy():
+        drawn = digit_normalisation.normalise(255 - image if inverted else image)
+        assert drawn is not None
+        assert drawn.ready
+        np.testing.assert_array_equal(drawn.centred, image)
+
+
+def test_uneven_paper_grain_and_faint_ink() -> None:
+    """A photograph: paper lit from one side, grain, a gray pen. Only the pen's stroke is left."""
+    rng = np.random.default_rng(0)
+    paper = np.linspace(165, 195, 600)[None, :] + rng.normal(0, 5, (800, 600))
+    paper[200:600, 280:320] = 60
+    drawn = digit_normalisation.normalise(paper.clip(0, 255).astype(np.uint8))
+    assert drawn is not None
+    assert drawn.inverted
+    assert drawn.scaled is not None
+    assert drawn.scaled.shape == (20, 2)  # 400×40: the stroke's box and nothing else
+    assert drawn.centred[:4].max() == 0
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 300), (28, 28), (400, 400)])
+@pytest.mark.parametrize("shade", [0, 128, 255])
+def test_blank_pictures(size: tuple[int, int], shade: int) -> None:
+    assert digit_normalisation.normalise(np.full(size, shade, np.uint8)) is None
+
+
+@given(st.data(), st.integers(1, 40), st.integers(1, 40))
+def test_any_picture_is_blank_or_fits(data: st.DataObject, height: int, width: int) -> None:
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    gray = np.random.default_rng(seed).choice(np.array([0, 10, 200, 255], np.uint8), (height, width))
+    drawn = digit_normalisation.normalise(gray)
+    if drawn is not None:
+        assert drawn.centred.shape == (28, 28)
+        assert drawn.centred.dtype == np.uint8
+        assert drawn.centred.max() > 0
+        if drawn.scaled is not None:
+            assert max(drawn.scaled.shape) == 20
+            assert np.count_nonzero(drawn.centred) == np.count_nonzero(drawn.scaled)  # nothing cut off

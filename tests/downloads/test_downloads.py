@@ -1,0 +1,535 @@
+"""Where bytes come from: the chain of origins, and everything that can go wrong on the way. Loopback only."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.server
+import io
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from vitreous.downloads import cache as sources
+from vitreous.downloads import origins
+from vitreous.downloads.cache import (
+    FileSet,
+    PinnedFile,
+    atomic_write_bytes,
+    atomic_write_text,
+    ensure,
+    is_cached,
+    verify,
+)
+from vitreous.downloads.origins import ArchiveMirror, ByHand, DebianPackage, Mirror, NpmPackage
+from vitreous.errors import DataError
+
+CONTENT = bytes(range(256)) * 40
+GOOD = gzip.compress(CONTENT)
+NPM_TITLE = "npm pack some-data@1.0.0"
+
+
+def pinned(name: str = "file.bin", content: bytes = CONTENT) -> PinnedFile:
+    return PinnedFile(name, len(content), hashlib.sha256(content).hexdigest())
+
+
+class Server:
+    """A web server on the loopback whose answers are set by path; counts what it was asked for."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, bytes | Callable[[http.server.BaseHTTPRequestHandler], None]] = {}
+        self.requests: list[str] = []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.requests.append(self.path)
+                answer = outer.answers.get(self.path)
+                if answer is None:
+                    self.send_error(404)
+                elif callable(answer):
+                    answer(self)
+                else:
+                    self.send_response(200)
+                    self.send_header("Content-Length", str(len(answer)))
+                    self.end_headers()
+                    self.wfile.write(answer)
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.http.daemon_threads = True
+        self.http.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
+        self.url = f"http://127.0.0.1:{self.http.server_port}/"
+        threading.Thread(target=self.http.serve_forever, args=(0.01,), daemon=True).start()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    running = Server()
+    yield running
+    running.http.shutdown()
+    running.http.server_close()
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("VITREOUS_OFFLINE", raising=False)
+    return tmp_path / "cache"
+
+
+def names_in(folder: Path) -> set[str]:
+    return {entry.name for entry in folder.iterdir()} - {".lock", ".verified.json"}
+
+
+# --- atomic writes -----------------------------------------------------------------------------------------------
+
+
+def test_atomic_write_replaces_and_keeps_the_mode(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text("old")
+    path.chmod(0o640)
+    atomic_write_text(path, "new ×")
+    assert path.read_text(encoding="utf-8") == "new ×"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert names_in(tmp_path) == {"config.json"}
+
+
+def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        atomic_write_bytes(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert names_in(tmp_path) == {"weights"}
+
+
+# --- the chain ---------------------------------------------------------------------------------------------------
+
+
+def test_a_mirror_fills_the_cache_once(server: Server) -> None:
+    server.answers["/file.bin.gz"] = GOOD
+    files = FileSet("set", (pinned(),), (Mirror(server.url),))
+    assert not is_cached(files)
+    folder = ensure(files)
+    assert (folder / "file.bin").read_bytes() == CONTENT
+    assert names_in(folder) == {"file.bin"}
+    ensure(files)
+    assert server.requests == ["/file.bin.gz"]
+    assert verify(files) == {"file.bin": "ok"}
+
+
+def test_only_what_is_missing_is_fetched(server: Server) -> None:
+    server.answers.update({"/a.gz": GOOD, "/b.gz": GOOD})
+    files = FileSet("set", (pinned("a"), pinned("b")), (Mirror(server.url),))
+    (ensure(files) / "b").unlink()
+    ensure(files)
+    assert server.requests == ["/a.gz", "/b.gz", "/b.gz"]
+
+
+def test_a_changed_file_is_noticed_and_fetched_again(server: Server) -> None:
+    server.answers["/file.bin.gz"] = GOOD
+    files = FileSet("set", (pinned(),), (Mirror(server.url),))
+    path = ensure(files) / "file.bin"
+    path.write_bytes(b"\xff" + CONTENT[1:])
+    assert not is_cached(files)
+    ensure(files)
+    assert path.read_bytes() == CONTENT
+
+
+def test_verify_hashes_even_what_kept_its_size_and_time(server: Server) -> None:
+    server.answers["/file.bin.gz"] = GOOD
+    files = FileSet("set", (pinned(),), (Mirror(server.url),))
+    path = ensure(files) / "file.bin"
+    before = path.stat()
+    path.write_bytes(b"\xff" + CONTENT[1:])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert is_cached(files)  # a cheap start trusts size and time
+    assert verify(files) == {"file.bin": "corrupt"}
+    assert not is_cached(files)
+    path.unlink()
+    assert verify(files) == {"file.bin": "missing"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (None, "answered 404"),
+        (b"not gzip at all", "damaged"),
+        (GOOD[:-20], "damaged"),
+        (gzip.compress(CONTENT[:-1]), "bytes"),
+        (gzip.compress(b"\xff" + CONTENT[1:]), "SHA-256"),
+        (gzip.compress(bytes(50_000_000)), "more than 10240 bytes"),  # a bomb: 50 kB that unpack to 50 MB
+    ],
+)
+def test_a_bad_mirror_is_passed_over(server: Server, cache: Path, answer: bytes | None, complaint: str) -> None:
+    if answer is not None:
+        server.answers["/bad/file.bin.gz"] = answer
+    files = FileSet("set", (pinned(),), (Mirror(server.url + "bad/"),))
+    with pytest.raises(DataError, match=complaint):
+        ensure(files)
+    assert names_in(cache / "set") == set()
+    server.answers["/good/file.bin.gz"] = GOOD
+    both = FileSet("set", (pinned(),), (Mirror(server.url + "bad/"), Mirror(server.url + "good/")))
+    assert (ensure(both) / "file.bin").read_bytes() == CONTENT
+
+
+def _never_answers(handler: http.server.BaseHTTPRequestHandler) -> None:
+    time.sleep(5)
+
+
+def _drips_its_headers(handler: http.server.BaseHTTPRequestHandler) -> None:
+    for _ in range(100):
+        handler.wfile.write(b"H")
+        time.sleep(0.05)
+
+
+def _drips_its_body(handler: http.server.BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(100):
+        handler.wfile.write(b"x")
+        time.sleep(0.05)
+
+
+def _breaks_off(handler: http.server.BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.send_header("Content-Length", str(len(GOOD)))
+    handler.end_headers()
+    handler.wfile.write(GOOD[:30])
+
+
+def _never_ends(handler: http.server.BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    for _ in range(1000):
+        handler.wfile.write(bytes(1024 * 1024))
+
+
+@pytest.mark.parametrize("behaviour", [_never_answers, _drips_its_headers, _drips_its_body, _breaks_off, _never_ends])
+def test_a_mirror_that_misbehaves_costs_little(
+    server: Server, monkeypatch: pytest.MonkeyPatch, behaviour: Callable[[http.server.BaseHTTPRequestHandler], None]
+) -> None:
+    monkeypatch.setattr(origins, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(origins, "SILENCE_SECONDS", 0.3)
+    monkeypatch.setattr(origins, "SLOW_AFTER_SECONDS", 0.3)
+    monkeypatch.setattr(origins, "LARGEST_DOWNLOAD", 20 * 1024**2)
+    server.answers["/slow/file.bin.gz"] = behaviour
+    server.answers["/good/file.bin.gz"] = GOOD
+    files = FileSet("set", (pinned(),), (Mirror(server.url + "slow/"), Mirror(server.url + "good/")))
+    start = time.monotonic()
+    assert (ensure(files) / "file.bin").read_bytes() == CONTENT
+    assert time.monotonic() - start < 4
+
+
+def test_plain_http_is_refused_beyond_the_loopback() -> None:
+    files = FileSet("set", (pinned(),), (Mirror("http://mirror.invalid/"),))
+    with pytest.raises(DataError, match="not https"):
+        ensure(files)
+
+
+def test_without_a_network_the_other_mirrors_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def unreachable(url: str) -> None:
+        asked.append(url)
+        raise sources.NoNetwork("the network cannot be reached")
+
+    monkeypatch.setattr(origins, "_answer", unreachable)
+    files = FileSet("set", (pinned(),), (Mirror("https://a.invalid/"), Mirror("https://b.invalid/")))
+    with pytest.raises(DataError, match="not tried, since there is no network"):
+        ensure(files)
+    assert asked == ["https://a.invalid/file.bin.gz"]
+
+
+def test_the_error_lists_what_was_tried_and_what_to_do(cache: Path, server: Server) -> None:
+    files = FileSet("set", (pinned("a"), pinned("b")), (Mirror(server.url),), by_hand=" (or as .gz)")
+    with pytest.raises(DataError) as caught:
+        ensure(files)
+    message = str(caught.value)
+    assert server.url in message
+    assert f"put a, b into {cache / 'set'} by hand (or as .gz)" in message
+
+
+def test_offline_asks_nobody_and_takes_what_was_put_there_by_hand(
+    server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VITREOUS_OFFLINE", "1")
+    server.answers["/file.bin.gz"] = GOOD
+    files = FileSet("set", (pinned(),), (ByHand(), Mirror(server.url), NpmPackage("some-data", "1.0.0", {})))
+    with pytest.raises(DataError, match="VITREOUS_OFFLINE"):
+        ensure(files)
+    assert server.requests == []
+    (cache / "set" / "file.bin.gz").write_bytes(GOOD)
+    assert (ensure(files) / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_bad_file_put_there_by_hand_is_told_and_the_mirrors_are_asked(server: Server, cache: Path) -> None:
+    (cache / "set").mkdir(parents=True)
+    (cache / "set" / "file.bin.gz").write_bytes(GOOD[:100])
+    files = FileSet("set", (pinned(),), (ByHand(), Mirror(server.url)))
+    with pytest.raises(DataError, match="put there by hand: the data are damaged"):
+        ensure(files)
+    server.answers["/file.bin.gz"] = GOOD
+    assert (ensure(files) / "file.bin").read_bytes() == CONTENT
+
+
+def test_an_archive_put_there_by_hand(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITREOUS_OFFLINE", "1")
+    (cache / "set").mkdir(parents=True)
+    (cache / "set" / "all.tar.gz").write_bytes(archive((tarfile.TarInfo("x/file.bin"), CONTENT)))
+    files = FileSet("set", (pinned(),), (ByHand("all.tar.gz", {"file.bin": "x/file.bin"}),))
+    assert (ensure(files) / "file.bin").read_bytes() == CONTENT
+
+
+def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("VITREOUS_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert sources.cache_dir() == tmp_path / "vitreous"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert sources.cache_dir() == Path("~/.cache/vitreous").expanduser()
+
+
+# --- archives ----------------------------------------------------------------------------------------------------
+
+
+def archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for info, data in members:
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return buffer.getvalue()
+
+
+def link(name: str, target: str) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = tarfile.SYMTYPE, target
+    return info
+
+
+def test_members_of_an_archive(server: Server) -> None:
+    server.answers["/all.tar.gz"] = archive(
+        (tarfile.TarInfo("x/other"), b"?"), (tarfile.TarInfo("x/one"), CONTENT), (tarfile.TarInfo("x/two.gz"), GOOD)
+    )
+    origin = ArchiveMirror(server.url + "all.tar.gz", {"one": "x/one", "two": "x/two.gz"})
+    folder = ensure(FileSet("set", (pinned("one"), pinned("two")), (origin,)))
+    assert names_in(folder) == {"one", "two"}
+    assert (folder / "two").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize(
+    ("members", "complaint"),
+    [
+        ([(tarfile.TarInfo("../escaped"), b"!"), (tarfile.TarInfo("x/file.bin"), CONTENT)], "points outside"),
+        ([(tarfile.TarInfo("/tmp/escaped"), b"!"), (tarfile.TarInfo("x/file.bin"), CONTENT)], "points outside"),
+        ([(link("x/file.bin", "/etc/hostname"), b"")], "not a plain file"),
+        ([(tarfile.TarInfo("x/another"), CONTENT)], "lacks file.bin"),
+        ([(tarfile.TarInfo("x/file.bin"), bytes(30_000_000))], "more than 10240 bytes"),
+    ],
+)
+def test_an_archive_that_nobody_honest_made(
+    server: Server, cache: Path, members: list[tuple[tarfile.TarInfo, bytes]], complaint: str
+) -> None:
+    server.answers["/all.tar.gz"] = archive(*members)
+    files = FileSet("set", (pinned(),), (ArchiveMirror(server.url + "all.tar.gz", {"file.bin": "x/file.bin"}),))
+    with pytest.raises(DataError, match=complaint):
+        ensure(files)
+    assert names_in(cache / "set") == set()
+    assert names_in(cache) == {"set"}
+
+
+@pytest.mark.parametrize("keep", [0, 1, 50, -30, -1])
+def test_a_truncated_archive(server: Server, cache: Path, keep: int) -> None:
+    whole = archive((tarfile.TarInfo("x/file.bin"), os.urandom(5000)), (tarfile.TarInfo("x/file.bin"), CONTENT))
+    server.answers["/all.tar.gz"] = whole[:keep]
+    files = FileSet("set", (pinned(),), (ArchiveMirror(server.url + "all.tar.gz", {"file.bin": "x/file.bin"}),))
+    with pytest.raises(DataError, match="could not fetch"):
+        ensure(files)
+    assert names_in(cache / "set") == set()
+
+
+# --- registries' clients: a stand-in named npm -------------------------------------------------------------------
+
+
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, script: str, package: bytes = b"") -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / "package").write_bytes(package)
+    (tools / name).write_text(f"#!/bin/sh\nHERE={tools}\n{script}\n")
+    (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tools), prepend=os.pathsep)
+
+
+def install_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, package: bytes = b"") -> None:
+    install(tmp_path, monkeypatch, "npm", f'[ "$1" = view ] && exit 0\n{script}', package)
+
+
+def test_a_package_is_brought_by_its_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = archive((tarfile.TarInfo("package/data/file.bin"), CONTENT))
+    install_npm(tmp_path, monkeypatch, "cp $HERE/package some-data-1.0.0.tgz", package)
+    members = {"file.bin": "package/data/file.bin"}
+    trusted = NpmPackage("some-data", "1.0.0", members, hashlib.sha256(package).hexdigest())
+    forged = NpmPackage("some-data", "1.0.0", members, "0" * 64)
+    with pytest.raises(DataError, match="package does not have the SHA-256"):
+        ensure(FileSet("set", (pinned(),), (forged,)))
+    assert (ensure(FileSet("set", (pinned(),), (trusted,))) / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_package_that_packs_the_data_otherwise_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = archive((tarfile.TarInfo("package/half"), CONTENT[::2]), (tarfile.TarInfo("package/rest"), CONTENT[1::2]))
+    install_npm(tmp_path, monkeypatch, "cp $HERE/package some-data-1.0.0.tgz", package)
+
+    def interleave(folder: Path) -> Iterator[tuple[str, bytes]]:
+        pairs = zip((folder / "half").read_bytes(), (folder / "rest").read_bytes(), strict=True)
+        yield "file.bin", bytes(value for pair in pairs for value in pair)
+
+    origin = NpmPackage("some-data", "1.0.0", {"half": "package/half", "rest": "package/rest"}, rebuild=interleave)
+    assert (ensure(FileSet("set", (pinned(),), (origin,))) / "file.bin").read_bytes() == CONTENT
+
+
+def test_a_debian_package_is_brought_even_where_apt_has_no_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = archive((tarfile.TarInfo("./usr/share/file.bin.gz"), GOOD))
+    apt = """
+        echo "$1" >> $HERE/log
+        case "$1 $*" in
+            update*) touch $HERE/updated ;;
+            *) [ -e $HERE/updated ] || exit 100; cp $HERE/package some-data_1_all.deb ;;
+        esac"""
+    install(tmp_path, monkeypatch, "apt-get", apt)
+    install(tmp_path, monkeypatch, "dpkg-deb", 'cat "$2"', package)
+    origin = DebianPackage("some-data", {"file.bin": "usr/share/file.bin.gz"})
+    assert (ensure(FileSet("set", (pinned(),), (origin,))) / "file.bin").read_bytes() == CONTENT
+    assert (tmp_path / "tools" / "log").read_text().split() == ["download", "update", "download"]
+
+
+def test_a_client_that_fails_is_quoted_without_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_npm(tmp_path, monkeypatch, "echo 'cannot reach https://me:secret@host/x now' >&2; exit 7")
+    with pytest.raises(DataError, match="npm failed: cannot reach <address> now") as caught:
+        ensure(FileSet("set", (pinned(),), (NpmPackage("some-data", "1.0.0", {}),)))
+    assert "secret" not in str(caught.value)
+
+
+def test_a_client_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install_npm(tmp_path, monkeypatch, "sleep 60 & echo $! > $HERE/child; wait")
+    monkeypatch.setattr(origins, "CLIENT_SECONDS", 0.5)
+    with pytest.raises(DataError, match="npm did not end within"):
+        ensure(FileSet("set", (pinned(),), (NpmPackage("some-data", "1.0.0", {}),)))
+    child = int((tmp_path / "tools" / "child").read_text())
+    deadline = time.monotonic() + 5
+    while _runs(child) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _runs(child)
+
+
+def _runs(process: int) -> bool:
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_a_client_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DataError, match=f"{NPM_TITLE}: npm is not installed"):
+        ensure(FileSet("set", (pinned(),), (NpmPackage("some-data", "1.0.0", {}),)))
+
+
+# --- disks and other processes -----------------------------------------------------------------------------------
+
+FETCH = """
+import resource, sys
+from vitreous.errors import DataError
+from vitreous.downloads.origins import Mirror
+from vitreous.downloads.cache import FileSet, PinnedFile, ensure
+url, size, sha, limit = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+if limit:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+try:
+    print(ensure(FileSet("set", (PinnedFile("file.bin", size, sha),), (Mirror(url),))))
+except DataError as error:
+    print("DataError:", error)
+"""
+
+
+def fetch_in_a_process(url: str, limit: int = 0) -> subprocess.Popen[str]:
+    file = pinned()
+    command = [sys.executable, "-c", textwrap.dedent(FETCH), url, str(file.size), file.sha256, str(limit)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_a_cache_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DataError, match=r"cannot write to the cache .* or set VITREOUS_CACHE"):
+        ensure(FileSet("set", (pinned(),), ()))
+
+
+def test_a_full_disk_is_told_before_anything_is_fetched(cache: Path) -> None:
+    enormous = PinnedFile("file.bin", 10**18, "0" * 64)
+    with pytest.raises(DataError, match="No space left on device; make room for about"):
+        ensure(FileSet("set", (enormous,), ()))
+
+
+def test_a_disk_that_fills_up_on_the_way(server: Server, cache: Path) -> None:
+    server.answers["/file.bin.gz"] = GOOD
+    out, _ = fetch_in_a_process(server.url, limit=4096).communicate(timeout=20)
+    assert out.startswith(f"DataError: cannot write to the cache {cache / 'set'}: File too large; make room")
+    assert names_in(cache / "set") == set()
+
+
+def test_two_processes_fetch_once(server: Server, cache: Path) -> None:
+    def slowly(handler: http.server.BaseHTTPRequestHandler) -> None:
+        time.sleep(1)
+        handler.send_response(200)
+        handler.end_headers()
+        handler.wfile.write(GOOD)
+
+    server.answers["/file.bin.gz"] = slowly
+    processes = [fetch_in_a_process(server.url) for _ in range(3)]
+    folders = [process.communicate(timeout=20)[0].strip() for process in processes]
+    assert folders == [str(cache / "set")] * 3
+    assert server.requests == ["/file.bin.gz"]
+
+
+def test_a_killed_fetch_leaves_nothing_that_matters(server: Server, cache: Path) -> None:
+    reached = threading.Event()
+
+    def half(handler: http.server.BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(GOOD)))
+        handler.end_headers()
+        handler.wfile.write(GOOD[:50])
+        handler.wfile.flush()
+        reached.set()
+        time.sleep(3)
+
+    server.answers["/file.bin.gz"] = half
+    process = fetch_in_a_process(server.url)
+    assert reached.wait(10)
+    os.kill(process.pid, signal.SIGKILL)
+    process.communicate(timeout=10)
+    assert any(name.startswith(".fetch-") for name in names_in(cache / "set"))
+    (cache / "set" / ".file.bin.0123.part").write_bytes(b"killed a moment later")
+    server.answers["/file.bin.gz"] = GOOD
+    ensure(FileSet("set", (pinned(),), (Mirror(server.url),)))
+    assert names_in(cache / "set") == {"file.bin"}

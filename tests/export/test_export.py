@@ -1,0 +1,308 @@
+"""ONNX files: what they hold, that they are the model, and that a file which is not never gets its name."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+
+from vitreous.config import ArticleViTConfig, CNNConfig, Config, DataConfig, ModelConfig, ViTConfig
+from vitreous.data.datasets import load_dataset
+from vitreous.data.preprocessing import Preprocessing
+from vitreous.errors import MissingExtraError
+from vitreous.export import export_onnx, onnx_files, onnx_for_serving, parity
+from vitreous.export.catalog import model_entries, run_for_samples, sample_digits
+from vitreous.export.graph import ExportError, build_graph
+from vitreous.inspection.cells import patch_cells
+from vitreous.models import build
+from vitreous.runs import Run
+from vitreous.serving import static_page
+from vitreous.serving.static_page import export_page
+
+TINY = ViTConfig(dim=16, depth=2, num_heads=2, mlp_dim=24, zero_head=False)
+
+
+@pytest.fixture(scope="module")
+def make_run(tmp_path_factory: pytest.TempPathFactory, randomise: Any) -> Callable[..., Run]:
+    def make(model: ModelConfig, name: str = "tiny", **data: Any) -> Run:
+        config = Config(name=name, model=model, data=DataConfig(name="digits", **data))
+        dataset = load_dataset(config.data)
+        preprocessing = Preprocessing.for_dataset(dataset)
+        run = Run.create(tmp_path_factory.mktemp(name) / name, config, dataset, preprocessing)
+        run.finish(randomise(build(model)), {"test": {"accuracy": 0.5}})
+        return run
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def tiny(make_run: Callable[..., Run]) -> Run:
+    return make_run(TINY)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _trace_once() -> Any:
+    """Tracing takes seconds: each run's graph is traced once for all tests here; all that follows is real."""
+    traced: dict[tuple[Path, bool], Any] = {}
+
+    def remembered(run: Run, model: torch.nn.Module, full: bool) -> Any:
+        key = (run.path, full)
+        if key not in traced:
+            traced[key] = build_graph(run, model, full)
+        copy = type(traced[key])()
+        copy.CopyFrom(traced[key])
+        return copy
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onnx_files, "build_graph", remembered)
+        yield
+
+
+@pytest.fixture(scope="module")
+def exported(tiny: Run, tmp_path_factory: pytest.TempPathFactory) -> onnx_files.Exported:
+    return export_onnx(tiny, tmp_path_factory.mktemp("onnx") / "deeper" / "tiny.onnx")
+
+
+@pytest.fixture(scope="module")
+def session(exported: onnx_files.Exported) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    return ort.InferenceSession(exported.path, options)
+
+
+def pixels_of(run: Run, count: int = 5) -> np.ndarray:
+    images = parity.real_images(run)[0][-count:]
+    return images.float().div(255).numpy()
+
+
+def test_says_what_it_wrote(exported: onnx_files.Exported) -> None:
+    assert exported.full
+    assert exported.inputs == ("pixels", "head_mask", "token_mask")
+    assert exported.outputs == ("logits", "probabilities", "attention", "lens", "queries", "keys", "values")
+    assert exported.bytes == exported.path.stat().st_size
+    assert exported.parity.images >= 64
+    assert exported.parity.max_difference < 1e-4
+    assert [path.name for path in exported.path.parent.iterdir()] == ["tiny.onnx"]  # one file, no leftovers
+
+
+def test_only_pixels_are_required(session: ort.InferenceSession, tiny: Run) -> None:
+    assert [value.name for value in session.get_inputs()] == ["pixels"]
+    assert {value.name for value in session.get_overridable_initializers()} == {"head_mask", "token_mask"}
+    for count in (1, 2, 7):
+        assert session.run(["logits"], {"pixels": pixels_of(tiny, count)})[0].shape == (count, 10)
+
+
+def test_is_the_model(session: ort.InferenceSession, tiny: Run) -> None:
+    pixels = pixels_of(tiny)
+    model = tiny.load_model()
+    taps: dict[str, torch.Tensor] = {}
+    with torch.inference_mode():
+        wanted = model(tiny.preprocessing.to_input(torch.from_numpy(pixels)), taps)
+    names = ["logits", "probabilities", "attention", "lens", "queries"]
+    logits, probabilities, attention, lens, queries = session.run(names, {"pixels": pixels})
+    np.testing.assert_allclose(logits, wanted, atol=1e-5)
+    np.testing.assert_allclose(probabilities, wanted.softmax(1), atol=1e-6)
+    np.testing.assert_allclose(attention[:, 1], taps["blocks.1.attention"], atol=1e-6)
+    np.testing.assert_allclose(queries[:, 0], taps["blocks.0.q"], atol=1e-5)
+    np.testing.assert_allclose(lens[:, -1], wanted, atol=1e-5)
+    with torch.inference_mode():
+        np.testing.assert_allclose(lens[:, 0], model.classify(taps["tokens"]), atol=1e-5)
+
+
+def test_masks_remove_heads_and_patches(session: ort.InferenceSession, tiny: Run) -> None:
+    pixels = pixels_of(tiny, 3)
+    heads = np.array([[1, 0], [0, 1]], np.float32)
+    patches = np.ones((3, 16), np.float32)
+    patches[1, 4] = patches[2, 5:9] = 0
+    feeds = {"pixels": pixels, "head_mask": heads, "token_mask": patches}
+    logits, attention = session.run(["logits", "attention"], feeds)
+    normalised = tiny.preprocessing.to_input(torch.from_numpy(pixels))
+    with torch.inference_mode():
+        wanted = tiny.load_model()(
+            normalised, head_mask=torch.from_numpy(heads), patch_mask=torch.from_numpy(patches) > 0
+        )
+    np.testing.assert_allclose(logits, wanted, atol=1e-5)
+    assert (attention[1, :, :, :, 1 + 4] == 0).all()
+    np.testing.assert_allclose(attention.sum(-1), 1, atol=1e-5)
+    one_row = session.run(["logits"], {"pixels": pixels, "token_mask": patches[1:2]})[0]
+    assert one_row.shape == (3, 10)  # one row serves all images
+
+
+def test_metadata_is_json(session: ort.InferenceSession, tiny: Run) -> None:
+    told = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+    assert told["class_names"] == list("0123456789")
+    assert told["preprocessing"] == tiny.preprocessing.model_dump(mode="json")
+    assert told["model"]["patch_size"] == [7, 7]
+    assert told["run"] == "tiny"
+    assert told["accuracy"] == 0.5
+    assert "0 to 1" in told["meanings"]["pixels"]
+    assert np.shape(told["position_similarity"]) == (16, 16)
+    assert np.allclose(np.diag(told["position_similarity"]), 1)
+
+
+VARIANTS = {
+    "mean": TINY.replace(
+        depth=1, pool="mean", positions="learned-2d", stem_channels=(4,), stem_depth=2, patch_size=4, fit="pad"
+    ),
+    "seq": TINY.replace(depth=1, pool="seq", positions="relative", head="mlp", patch_size=5, fit="resize"),
+    "cnn": CNNConfig(conv_channels=(4, 8), hidden=16),
+}
+
+
+@pytest.mark.parametrize("name", [*VARIANTS, pytest.param("post-vit", marks=pytest.mark.slow)])
+def test_every_kind(name: str, make_run: Callable[..., Run], tmp_path: Path) -> None:
+    """Parity is asserted by the export itself, on real images, with and without masks."""
+    run = make_run(VARIANTS.get(name, ArticleViTConfig(dim=16)), name)
+    exported = export_onnx(run, tmp_path / "model.onnx")
+    assert exported.full == (run.config.model.kind == "vit")
+    assert exported.parity.max_difference < 1e-4
+
+
+# --- failing -------------------------------------------------------------------------------------------------------
+
+
+def test_a_failed_check_leaves_no_file(tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "LARGEST_DIFFERENCE", 0.0)
+    with pytest.raises(ExportError, match="differs from the model's"):
+        export_onnx(tiny, tmp_path / "model.onnx")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_wrong_graph_is_found_and_an_older_file_stays(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"the older file")
+    remembered = onnx_files.build_graph
+
+    def wrong(run: Run, model: torch.nn.Module, full: bool) -> Any:
+        proto = remembered(run, model, full)
+        weights = max(proto.graph.initializer, key=lambda tensor: len(tensor.raw_data))
+        weights.raw_data = weights.raw_data[4:] + weights.raw_data[:4]  # one column shifted
+        return proto
+
+    monkeypatch.setattr(onnx_files, "build_graph", wrong)
+    with pytest.raises(ExportError, match="differs"):
+        export_onnx(tiny, tmp_path / "model.onnx")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"the older file"]
+
+
+def test_a_place_that_cannot_be_written(tiny: Run, tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="is a folder"):
+        export_onnx(tiny, tmp_path)
+    (tmp_path / "file").touch()
+    with pytest.raises(ExportError, match="cannot write"):
+        export_onnx(tiny, tmp_path / "file" / "model.onnx", full=True)
+
+
+def test_names_the_missing_extra(tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxscript", None)
+    with pytest.raises(MissingExtraError, match=r"pip install -c constraints\.txt -e .\.\[export\]"):
+        export_onnx(tiny, tmp_path / "model.onnx")
+
+
+# --- the cache, the page -------------------------------------------------------------------------------------------
+
+
+def test_the_cache_knows_a_run_by_its_weights(tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
+    calls = []
+    monkeypatch.setattr(onnx_files, "export_onnx", lambda run, path, full: calls.append(path) or path.parent.mkdir(
+        exist_ok=True) or path.touch())  # fmt: skip
+    first = onnx_for_serving(tiny, full=True)
+    assert onnx_for_serving(tiny, full=True) == first
+    assert onnx_for_serving(tiny, full=False) != first
+    assert len(calls) == 2
+    other = Run(tiny.path, {**tiny.record, "weights": {"sha256": "of others"}})
+    assert onnx_for_serving(other, full=True) != first
+
+
+@pytest.fixture
+def page_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of two files, and an engine that need not be fetched."""
+    page, engine = tmp_path / "page", tmp_path / "engine"
+    (page / ".hidden").mkdir(parents=True)
+    engine.mkdir()
+    (page / "index.html").write_text("<p>")
+    (page / "main.js").write_text("")
+    (page / "notes.md").write_text("not the page's")
+    (page / ".hidden" / "x.js").write_text("")
+    for file in static_page.ORT_WEB.files:
+        (engine / file.name).write_bytes(b"engine")
+    monkeypatch.setattr(static_page, "page_files", lambda: static_page.files_in(page))
+    monkeypatch.setattr(static_page.sources, "ensure", lambda files: engine)
+
+
+@pytest.mark.usefixtures("page_parts")
+def test_the_page_is_a_whole_folder(tiny: Run, make_run: Callable[..., Run], tmp_path: Path) -> None:
+    cnn = make_run(VARIANTS["cnn"], "small")
+    written = export_page([tiny, cnn], tmp_path / "site")
+    assert written.files == (
+        "engine.json", "index.html", "main.js", "models.json", "models/small.onnx", "models/tiny.onnx",
+        "ort/ort-wasm-simd-threaded.mjs", "ort/ort-wasm-simd-threaded.wasm", "ort/ort.wasm.min.mjs", "samples.json",
+    )  # fmt: skip
+    vit_entry, cnn_entry = json.loads((tmp_path / "site" / "models.json").read_text())["models"]
+    assert (vit_entry["id"], vit_entry["name"], vit_entry["kind"], vit_entry["lean"]) == ("tiny", "ViT", "vit", False)
+    assert vit_entry["grid"] == [4, 4]
+    assert (cnn_entry["kind"], cnn_entry["lean"], cnn_entry["onnx"]) == ("cnn", True, "models/small.onnx")
+    samples = json.loads((tmp_path / "site" / "samples.json").read_text())["samples"]
+    assert len(samples) == 100
+    assert {sample["label"] for sample in samples[:10]} == set("0123456789")
+    assert all(len(base64.b64decode(sample["pixels"])) == 28 * 28 for sample in samples)
+    # onnxruntime-web takes no optional inputs: in the page's copy all three are required
+    session = ort.InferenceSession(tmp_path / "site" / "models" / "tiny.onnx")
+    assert [value.name for value in session.get_inputs()] == ["pixels", "head_mask", "token_mask"]
+
+
+@pytest.mark.usefixtures("page_parts")
+def test_a_page_that_fails_leaves_nothing(tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parity, "LARGEST_DIFFERENCE", 0.0)
+    before = set(tmp_path.iterdir())
+    with pytest.raises(ExportError):
+        export_page([tiny], tmp_path / "site")
+    assert set(tmp_path.iterdir()) == before
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").touch()
+    with pytest.raises(ExportError, match="not empty"):
+        export_page([tiny], tmp_path / "taken")
+
+
+def test_a_relative_path_is_written_where_the_person_stands(tiny: Run, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = export_onnx(tiny, Path("here.onnx"), full=False)
+    assert (tmp_path / "here.onnx").stat().st_size == made.bytes
+
+
+# --- what the page is told -------------------------------------------------------------------------------------------
+
+
+def test_samples_fit_the_page_where_a_run_does(make_run: Callable[..., Run], tiny: Run) -> None:
+    large = make_run(TINY.replace(image_size=(32, 32), patch_size=8), "large", image_size=(32, 32))
+    assert run_for_samples([large, tiny]) is tiny
+    assert len(base64.b64decode(sample_digits(run_for_samples([large, tiny]))["samples"][0]["pixels"])) == 28 * 28
+    assert run_for_samples([large]) is large
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"patch_size": 16, "fit": "pad"}, {"patch_size": 1, "stem_channels": (4, 4)}], ids=str
+)
+def test_the_page_is_told_where_the_patches_lie(changes: dict[str, Any]) -> None:
+    config = TINY.replace(**changes)
+    metadata = {
+        "model": config.model_dump(mode="json"),
+        "class_names": list("0123456789"),
+        "preprocessing": {},
+        "parameters": 1,
+        "accuracy": None,
+        "position_similarity": None,
+    }
+    told, cells = model_entries({"tiny": metadata})[0]["cells"], patch_cells(config)
+    assert (told["row_edges"], told["column_edges"]) == (list(cells.row_edges), list(cells.column_edges))
+    assert (told["exact"], told["note"]) == (cells.exact, cells.note)

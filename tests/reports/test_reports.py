@@ -1,0 +1,107 @@
+"""The visual language: one set of colours in CSS and Python, pages that fetch nothing, figures that follow it."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from markupsafe import Markup
+
+from vitreous.reports import colors, figures, pages
+from vitreous.reports.colors import AMOUNT_STEPS, THEME, amount_colors
+
+
+def _luminance(color: str) -> float:
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def _contrast(first: str, second: str) -> float:
+    high, low = sorted((_luminance(first), _luminance(second)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_stylesheet_and_python_name_the_same_colours():
+    in_css = dict(re.findall(r"--([\w-]+): light-dark\((#\w+, #\w+)\)", pages.stylesheet()))
+    assert in_css == {name: f"{light}, {dark}" for name, (light, dark) in THEME.items()}
+
+
+def test_light_values_are_unique_so_that_a_figure_can_be_restyled():
+    assert len({light for light, _ in THEME.values()}) == len(THEME)
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_colours_can_be_read(theme):
+    paper = THEME["paper"][theme]
+    assert _contrast(THEME["ink"][theme], paper) > 12
+    assert _contrast(THEME["ink-soft"][theme], paper) > 4.5
+    for name in ("vit", "cnn", "model-3", "model-4", "model-5", "model-6"):
+        assert _contrast(THEME[name][theme], paper) > 3.5
+    by_light_value = {values[0]: values for values in THEME.values()}
+    for level in range(1, AMOUNT_STEPS + 1):
+        fill, ink = (by_light_value[color][theme] for color in amount_colors(level))
+        assert _contrast(fill, ink) > 4, level
+
+
+def test_first_vit_is_teal_and_first_cnn_ochre_whatever_the_order():
+    styles = colors.model_styles({"b": "cnn", "x": "post-vit", "a": "vit", "y": "post-cnn"})
+    assert (styles["a"].color_name, styles["b"].color_name) == ("vit", "cnn")
+    assert len({s.color_name for s in styles.values()}) == len({s.marker for s in styles.values()}) == 4
+    posts = colors.model_styles({"post-vit": "post-vit", "post-cnn": "post-cnn"})
+    assert [s.color_name for s in posts.values()] == ["vit", "cnn"]
+    six = colors.model_styles({str(i): "vit" for i in range(6)})
+    assert len({s.path for s in six.values()}) == 6
+
+
+def test_maps_have_the_right_ends():
+    white = colors.diverging_map()(0.5)
+    assert np.allclose(white[:3], 1, atol=0.02)
+    below, above = colors.diverging_map()(0.0), colors.diverging_map()(1.0)
+    assert below[2] > below[0]
+    assert above[0] > above[2]
+    assert colors.sequential_map().name == "cividis"
+
+
+def test_page_is_whole_and_escapes():
+    page = pages.html_page("<i>a & b</i>", "<script>alert(1)</script>", description='say "hi"')
+    assert "<script>" not in page
+    assert "<title>&lt;i&gt;a &amp; b&lt;/i&gt;</title>" in page
+    assert "--vit:" in page
+    assert "<b>kept</b>" in pages.html_page("t", Markup("<b>kept</b>"))
+    assert not re.search(r"https?://", page)
+
+
+def test_figure_is_written_and_inlined_with_variables(tmp_path: Path):
+    with figures.figure_style("lines", 320, 200) as figure:
+        axes = figure.add_subplot()
+        axes.plot([0, 1], [0, 1], "o-", color=THEME["vit"][0])
+        axes.set_title("cost in $ and #0b7f7c, <b>")  # neither a formula nor a colour
+        drawn = figures.finish_figure(figure, "lines", tmp_path)
+    assert (tmp_path / "lines.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "lines.svg").read_text(encoding="utf-8") == drawn.svg
+    inline = drawn.inline('what it "shows"')
+    assert "var(--vit)" in inline
+    assert "var(--ink)" in inline
+    assert "cost in $ and #0b7f7c, &lt;b&gt;" in inline
+    assert 'role="img" aria-label="what it &#34;shows&#34;"' in inline
+    assert "http" not in inline
+    assert all(name.startswith("lines-") for name in re.findall(r'\bid="([^"]+)"', inline))
+    references = re.findall(r'(?:url\(|href=")#([^")]+)', inline)
+    assert set(references) <= set(re.findall(r'\bid="([^"]+)"', inline))
+
+
+def test_the_same_figure_gives_the_same_file(tmp_path: Path):
+    svgs = []
+    for _ in range(2):
+        with figures.figure_style("same", 160, 120) as figure:
+            figure.add_subplot().plot([0, 1], [1, 0], "s-")
+            svgs.append(figures.finish_figure(figure, "same", tmp_path).svg)
+    assert svgs[0] == svgs[1]
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 20, 40), (2, 8, 8), (4, 8, 8), (3, 900, 700)])
+def test_images_become_small_png_addresses(shape):
+    uri = pages.image_data_uri(np.zeros(shape, dtype=np.uint8))
+    assert uri.startswith("data:image/png;base64,")
+    assert len(uri) < 3000

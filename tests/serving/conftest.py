@@ -1,0 +1,226 @@
+"""Two tiny models, exported once for all tests here (and for all of pytest-xdist's workers), and ways to ask them."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from PIL import Image
+from starlette.testclient import TestClient
+
+from vitreous.config import CNNConfig, Config, DataConfig, ViTConfig
+from vitreous.data.datasets import load_dataset
+from vitreous.data.preprocessing import Preprocessing
+from vitreous.export import sample_digits
+from vitreous.models import build
+from vitreous.runs import Run
+from vitreous.serving.app import create_app
+from vitreous.serving.limits import Limits
+from vitreous.serving.metrics import Metrics
+from vitreous.serving.models import export_for_serving, load_models
+from vitreous.serving.security import Gate
+from vitreous.serving.service import Service
+
+# The same examples each time, and no deadline: a busy machine is not a failure.
+settings.register_profile("vitreous", deadline=None, derandomize=True, database=None)
+settings.load_profile("vitreous")
+
+MODELS = {
+    "tiny-vit": ViTConfig(dim=16, depth=2, num_heads=2, mlp_dim=24, zero_head=False),
+    "tiny-cnn": CNNConfig(conv_channels=(4, 8), hidden=16),
+}
+START_SECONDS = 120.0
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory: pytest.TempPathFactory, randomise: Any) -> Iterator[list[Run]]:
+    shared = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        shared = shared.parent
+    folder = shared / "served"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VITREOUS_CACHE", str(shared / "cache"))
+        with (shared / "served.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                _make(folder, randomise)
+        yield [Run.open(folder / name) for name in MODELS]
+
+
+def _make(folder: Path, randomise: Any) -> None:
+    dataset = load_dataset(DataConfig(name="digits"))
+    for name, model in MODELS.items():
+        config = Config(name=name, model=model, data=DataConfig(name="digits"))
+        run = Run.create(folder / name, config, dataset, Preprocessing.for_dataset(dataset))
+        run.finish(randomise(build(model)), {})
+    export_for_serving([Run.open(folder / name) for name in MODELS])
+
+
+@pytest.fixture(scope="session")
+def _samples_once(runs: list[Run]) -> Iterator[None]:
+    """Reading the digits takes half a second: once is enough."""
+    samples = sample_digits(runs[0])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("vitreous.serving.service.sample_digits", lambda run: samples)
+        yield
+
+
+@pytest.fixture(scope="session")
+def open_client(runs: list[Run], _samples_once: None) -> Iterator[Callable[..., TestClient]]:
+    """A client of an application with these limits and this gate; its engines run until the tests end."""
+    opened: list[TestClient] = []
+
+    def make(gate: Gate | None = None, **limits: Any) -> TestClient:
+        metrics = Metrics()
+        bounds = Limits(**limits)
+        service = Service(load_models(runs, bounds, metrics, tell_paths=False), bounds, metrics)
+        app = create_app(service, gate or Gate())
+        client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+        client.__enter__()
+        opened.append(client)
+        return client
+
+    yield make
+    for client in opened:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def make_client(open_client: Callable[..., TestClient]) -> Callable[..., TestClient]:
+    return open_client
+
+
+@pytest.fixture(scope="session")
+def shared_client(open_client: Callable[..., TestClient]) -> TestClient:
+    return open_client()
+
+
+@pytest.fixture
+def client(shared_client: TestClient) -> TestClient:
+    """One application for all tests that neither bend its limits nor count its requests."""
+    return shared_client
+
+
+@pytest.fixture(scope="session")
+def digits() -> np.ndarray:
+    """uint8 (n, 28, 28)"""
+    return load_dataset(DataConfig(name="digits")).test.images[:, 0].numpy()
+
+
+@pytest.fixture(scope="session")
+def png() -> Callable[..., bytes]:
+    def encode(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+        stream = io.BytesIO()
+        Image.fromarray(pixels).save(stream, kind)
+        return stream.getvalue()
+
+    return encode
+
+
+# --- a real server ---------------------------------------------------------------------------------------------------
+
+_SERVE = """
+import json, sys
+from pathlib import Path
+from vitreous.runs import Run
+from vitreous.serving.limits import Limits
+from vitreous.serving.server import serve_runs
+told = json.loads(sys.argv[1])
+serve_runs([Run.open(path) for path in told.pop("runs")], limits=Limits(**told.pop("limits")), **told)
+"""
+
+
+class Server:
+    def __init__(self, process: subprocess.Popen[str], port: int):
+        self.process, self.port = process, port
+        self.base = f"http://127.0.0.1:{port}"
+
+    def get(self, path: str, timeout: float = 10.0) -> int:
+        with urllib.request.urlopen(self.base + path, timeout=timeout) as response:
+            return int(response.status)
+
+    def connect(self, timeout: float = 15.0) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), timeout)
+
+    def exchange(self, raw: bytes) -> bytes:
+        """Send bytes as they are, and read until the server closes or has answered."""
+        with self.connect() as connection:
+            connection.sendall(raw)
+            return read_answer(connection)
+
+
+def read_answer(connection: socket.socket) -> bytes:
+    answer = b""
+    while b"\r\n\r\n" not in answer or len(answer) < _length(answer):
+        chunk = connection.recv(65536)
+        if not chunk:
+            break
+        answer += chunk
+    return answer
+
+
+def _length(answer: bytes) -> int:
+    head, _, _ = answer.partition(b"\r\n\r\n")
+    declared = head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]
+    return len(head) + 4 + int(declared or 0)
+
+
+@pytest.fixture(scope="session")
+def serving(runs: list[Run]) -> Callable[..., Any]:
+    @contextmanager
+    def start(limits: dict[str, Any] | None = None, **more: Any) -> Iterator[Server]:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        told = {"runs": [str(run.path) for run in runs], "port": port, "limits": limits or {}, "workers": 1, **more}
+        process = subprocess.Popen(
+            [sys.executable, "-c", _SERVE, json.dumps(told)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        server = Server(process, port)
+        try:
+            _await(server)
+            yield server
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+            if process.stdout and not process.stdout.closed:
+                process.communicate()
+
+    return start
+
+
+def _await(server: Server) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if server.process.poll() is not None:
+            pytest.fail(f"the server ended: {server.process.communicate()[0]}")
+        try:
+            server.get("/readyz", timeout=2)
+            return
+        except OSError:
+            time.sleep(0.1)
+    pytest.fail("the server did not start in time")

@@ -1,0 +1,242 @@
+"""Limits with clear answers: sizes, counts, queues and times; nothing grows without bound."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import struct
+import time
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from vitreous.serving import models as serve_models
+from vitreous.serving.engine import Engine, LoopEngine, ThreadEngine
+from vitreous.serving.limits import Limits
+from vitreous.serving.problems import Problem
+
+Make = Callable[..., TestClient]
+BLANK = base64.b64encode(bytes(28 * 28)).decode()
+
+
+def test_body_size(make_client: Make) -> None:
+    client = make_client(body_bytes=1000)
+    declared = client.post("/v1/predict", files={"image": bytes(2000)})
+    assert declared.status_code == 413
+    assert "1000" in declared.json()["detail"]
+
+    def chunks() -> Any:
+        for _ in range(3):
+            yield bytes(500)
+
+    assert client.post("/v1/predict", content=chunks()).status_code == 413  # chunked: no length declared
+    assert client.post("/v1/look", content=bytes(2000), headers={"content-type": "application/json"}).status_code == 413
+    nonsense = client.post("/v1/predict", content=b"", headers={"content-length": "many"})
+    assert nonsense.status_code == 400
+
+
+def test_all_bodies_together(make_client: Make, digits: np.ndarray, png: Callable[..., bytes]) -> None:
+    client = make_client(bodies_bytes=100)
+    answer = client.post("/v1/predict", files={"image": png(digits[0])})
+    assert answer.status_code == 503
+    assert answer.headers["retry-after"] == "1"
+    assert "vitreous_body_bytes 0" in client.get("/metrics").text
+
+
+def test_image_count(make_client: Make, digits: np.ndarray, png: Callable[..., bytes]) -> None:
+    client = make_client(most_images=3)
+    files = [("image", png(digits[0]))]
+    assert client.post("/v1/predict", files=files * 3).status_code == 200
+    assert client.post("/v1/predict", files=files * 4).status_code == 422
+    assert client.post("/v1/predict", files=files * 9).status_code == 422
+    assert client.post("/v1/predict", json={"pixels": [[[9, 0]]] * 4}).status_code == 422
+
+
+def bomb(side: int) -> bytes:
+    """A PNG of side × side one-bit pixels, a few kilobytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    rows = zlib.compress(bytes((side // 8 + 1) * min(side, 2000)), 9)
+    head = struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+
+
+def test_pixel_count(client: TestClient) -> None:
+    start = time.perf_counter()
+    answer = client.post("/v1/predict", files={"image": ("bomb.png", bomb(50_000))})
+    assert time.perf_counter() - start < 2
+    assert answer.status_code == 422
+    assert "2500000000 pixels" in answer.json()["detail"]
+
+
+def test_slow_answers_are_504(make_client: Make, monkeypatch: pytest.MonkeyPatch, digits: np.ndarray) -> None:
+    client = make_client(answer_seconds=0.2)
+
+    async def never(self: Engine, pixels: np.ndarray) -> np.ndarray:
+        await asyncio.sleep(60)
+        return pixels
+
+    monkeypatch.setattr(LoopEngine, "answer", never)
+    answer = client.post("/v1/predict", json={"pixels": digits[0].tolist()})
+    assert answer.status_code == 504
+    monkeypatch.setattr("vitreous.serving.look.look", lambda *_: time.sleep(1))
+    assert client.post("/v1/look", json={"pixels": BLANK}).status_code == 504
+
+
+def test_too_many_looks(make_client: Make) -> None:
+    client = make_client(looks=0)
+    answer = client.post("/v1/look", json={})
+    assert answer.status_code == 429
+    assert answer.headers["retry-after"] == "1"
+
+
+def test_a_slow_upload_takes_no_place_from_the_others(make_client: Make) -> None:
+    service: Any = make_client(looks=1).app.service
+    headers = {b"content-type": b"application/json"}
+    body = json.dumps({"pixels": BLANK}).encode()
+
+    async def dripping() -> dict[str, Any]:
+        await asyncio.sleep(60)
+        return {"type": "http.request", "body": b"", "more_body": True}
+
+    async def at_once() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def both() -> int:
+        slow = [asyncio.create_task(service.look(headers, dripping)) for _ in range(3)]
+        await asyncio.sleep(0.01)
+        answer = await service.look(headers, at_once)
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        return int(answer.status)
+
+    assert asyncio.run(both()) == 200
+
+
+def test_too_many_large_decodes(make_client: Make, digits: np.ndarray, png: Callable[..., bytes]) -> None:
+    client = make_client(decodes=0)
+    large = png(np.kron(digits[0], np.ones((12, 12), np.uint8)))
+    assert client.post("/v1/predict", files={"image": large}).status_code == 429
+    assert client.post("/v1/predict", files={"image": png(digits[0])}).status_code == 200
+
+
+def test_an_answer_too_large(make_client: Make) -> None:
+    client = make_client(look_numbers=100)
+    answer = client.post("/v1/look", json={"pixels": BLANK, "want": ["attention"]})
+    assert answer.status_code == 422
+    assert "at most 100" in answer.json()["detail"]
+
+
+# --- engines ---------------------------------------------------------------------------------------------------------
+
+
+class Session:
+    """Adds up pixels; refuses an image that begins with 13; notes the sizes of its batches."""
+
+    def __init__(self, seconds: float = 0.0):
+        self.batches: list[int] = []
+        self.seconds = seconds
+
+    def run(self, names: list[str], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+        pixels = feeds["pixels"] * 255
+        self.batches.append(len(pixels))
+        time.sleep(self.seconds)
+        if (np.rint(pixels[:, 0, 0, 0]) == 13).any():
+            raise RuntimeError("an unlucky image")
+        return [np.rint(pixels.sum(axis=(1, 2, 3)))[:, None]]
+
+
+def image(value: int, count: int = 1) -> np.ndarray:
+    return np.full((count, 1, 1, 1), value, np.uint8)
+
+
+@pytest.fixture(params=[LoopEngine, ThreadEngine])
+def kind(request: pytest.FixtureRequest) -> type[Engine]:
+    return request.param
+
+
+def test_batches_and_everyone_gets_their_own(kind: type[Engine]) -> None:
+    session = Session(0.01)
+
+    async def ask() -> list[np.ndarray]:
+        engine = kind(session, Limits(), 16, lambda count: None)
+        engine.start()
+        answers = await asyncio.gather(*(engine.answer(image(value, 1 + value % 3)) for value in range(14, 64)))
+        engine.stop()
+        assert engine.waiting == 0
+        return answers
+
+    for value, answer in zip(range(14, 64), asyncio.run(ask()), strict=True):
+        assert answer.tolist() == [[value]] * (1 + value % 3)
+    assert max(session.batches) <= 16
+    assert len(session.batches) < 25  # 100 images in 50 requests: they went together
+
+
+def test_a_failing_image_fails_alone(kind: type[Engine]) -> None:
+    async def ask() -> list[Any]:
+        engine = kind(Session(), Limits(), 16, lambda count: None)
+        engine.start()
+        values = (1, 13, 2, 3)
+        answers = await asyncio.gather(*(engine.answer(image(value)) for value in values), return_exceptions=True)
+        again = await engine.answer(image(9))
+        engine.stop()
+        return [*answers, again]
+
+    first, unlucky, *others = asyncio.run(ask())
+    assert isinstance(unlucky, RuntimeError)
+    assert [answer.tolist() for answer in (first, *others)] == [[[1]], [[2]], [[3]], [[9]]]
+
+
+def test_a_full_queue_answers_429_and_recovers(kind: type[Engine]) -> None:
+    async def ask() -> None:
+        engine = kind(Session(0.001), Limits(queue_images=10), 4, lambda count: None)
+        engine.start()
+        answers = await asyncio.gather(*(engine.answer(image(1)) for _ in range(15)), return_exceptions=True)
+        refused = [answer for answer in answers if isinstance(answer, Problem)]
+        assert [problem.status for problem in refused] == [429] * 5
+        assert refused[0].headers == ((b"retry-after", b"1"),)
+        assert (await engine.answer(image(1))).tolist() == [[1]]
+        assert engine.waiting == 0
+        engine.stop()
+
+    asyncio.run(ask())
+
+
+def test_a_request_that_gave_up_is_not_computed(kind: type[Engine]) -> None:
+    session = Session(0.05)
+
+    async def ask() -> None:
+        engine = kind(session, Limits(), 1, lambda count: None)
+        engine.start()
+        first = asyncio.create_task(engine.answer(image(1)))
+        second = asyncio.create_task(engine.answer(image(2)))
+        await asyncio.sleep(0)
+        second.cancel()
+        await first
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert engine.waiting == 0
+        engine.stop()
+
+    asyncio.run(ask())
+    assert len(session.batches) <= 1
+
+
+def test_a_model_that_mixes_its_batch_gets_one_image_at_a_time() -> None:
+    session = Session()
+    engine = serve_models.make_engine(session, (1, 1, 1), Limits(), lambda count: None, one_at_a_time=True)
+    session.batches.clear()
+    assert engine._run(image(5, 3)).tolist() == [[5]] * 3
+    assert session.batches == [1, 1, 1]
+
+
+def test_a_slow_model_gets_a_thread() -> None:
+    assert isinstance(serve_models.make_engine(Session(0.01), (1, 1, 1), Limits(), lambda count: None), ThreadEngine)

@@ -1,0 +1,164 @@
+"""Who may ask, what is reachable, and the headers that every answer bears."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from vitreous.errors import ConfigError
+from vitreous.serving import security
+from vitreous.serving.security import Gate, check_exposure, read_token
+from vitreous.serving.static_page import page_files
+
+TOKEN = "correct-horse-battery-staple"
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/models", "/docs", "/metrics", "/nothing", "/healthz", "/v1/predict"])
+def test_every_answer_bears_the_headers(client: TestClient, path: str) -> None:
+    headers = client.get(path).headers
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "access-control-allow-origin" not in headers
+    policy = dict(part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";"))
+    assert policy["default-src"] == "'self'"
+    assert policy["script-src"] == "'self' 'wasm-unsafe-eval'"
+    assert policy["frame-ancestors"] == "'none'"
+    assert "unsafe-inline" not in headers["content-security-policy"]
+
+
+def test_no_page_names_another_host(client: TestClient) -> None:
+    for path in ("/", "/docs"):
+        page = client.get(path)
+        assert page.status_code == 200
+        assert page.headers["content-type"].startswith("text/html")
+        loaded = re.findall(r'(?:src|href)="([^"]*)"', page.text)
+        assert not [address for address in loaded if address.startswith(("http:", "https:", "//"))]
+        assert "<style" not in page.text
+        assert not re.search(r"<script(?![^>]*src=)", page.text)  # nothing inline, which the policy would stop
+
+
+def test_page_files_are_served_and_asked_about(client: TestClient) -> None:
+    for name in page_files():
+        answer = client.get(f"/{name}")
+        assert answer.status_code == 200, name
+        again = client.get(f"/{name}", headers={"if-none-match": answer.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    assert client.get("/engine.json").json() == {"engine": "http"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../app.py", "/page/../app.py", "/%2e%2e/app.py", "/..%2fapp.py", "/app.py", "/assets/../../app.py",
+        "//etc/passwd", "/etc/passwd", "/%2fetc%2fpasswd", "/index.html/../../limits.py", "/.git/config",
+        "/__init__.py", "/page/",
+        "/index.html%00.js", "/C:%5cwindows", "/v1/models/../../etc/passwd",
+    ],
+)  # fmt: skip
+def test_no_path_of_the_disk_is_reachable(client: TestClient, path: str) -> None:
+    answer = client.get(path)
+    assert answer.status_code == 404
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "root:" not in answer.text
+
+
+def test_other_methods_are_405(client: TestClient) -> None:
+    for method, path in (("GET", "/v1/predict"), ("DELETE", "/v1/models"), ("PUT", "/"), ("POST", "/healthz")):
+        answer = client.request(method, path)
+        assert answer.status_code == 405
+        assert answer.json()["status"] == 405
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("127.0.0.1:8000", 200), ("localhost", 200), ("[::1]:8000", 200), ("evil.example", 421), ("", 421),
+     ("127.0.0.1.evil.example", 421), ("192.168.1.5:8000", 421)],
+)  # fmt: skip
+def test_on_loopback_only_its_names_are_answered(client: TestClient, host: str, status: int) -> None:
+    """A page elsewhere could have its own name point to 127.0.0.1 and read the answers."""
+    assert client.get("/v1/models", headers={"host": host}).status_code == status
+
+
+def test_a_token_opens(make_client: Callable[..., TestClient]) -> None:
+    client = make_client(gate=Gate(TOKEN, loopback_only=False))
+    basic = base64.b64encode(f"anyone:{TOKEN}".encode()).decode()
+    for good in (f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Basic {basic}"):
+        assert client.get("/v1/models", headers={"authorization": good}).status_code == 200
+    wrong = base64.b64encode(b"anyone:guess").decode()
+    for bad in (
+        "",
+        "Bearer",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        TOKEN,
+        f"Basic {wrong}",
+        "Basic %%",
+        "Bearer é",
+    ):
+        for path in ("/v1/models", "/", "/metrics", "/docs", "/openapi.json"):
+            answer = client.get(path, headers={"authorization": bad.encode("latin-1")})
+            assert answer.status_code == 401
+            assert TOKEN not in answer.text
+        assert "Bearer" in answer.headers["www-authenticate"]
+    assert client.post("/v1/predict", files={"image": b"x"}).status_code == 401
+    assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
+    assert client.get("/v1/models", headers={"host": "any.example", "authorization": f"Bearer {TOKEN}"}).is_success
+
+
+def test_comparison_is_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    monkeypatch.setattr(security.hmac, "compare_digest", lambda a, b: seen.append((a, b)) or True)
+    Gate(TOKEN).check("/", b"localhost", b"Bearer x")
+    assert seen == [(b"x", TOKEN.encode())]
+
+
+def test_exposure_needs_a_token_or_a_word(tmp_path: Path) -> None:
+    check_exposure("127.0.0.1", None, no_auth=False)
+    check_exposure("::1", None, no_auth=False)
+    check_exposure("0.0.0.0", TOKEN, no_auth=False)
+    check_exposure("0.0.0.0", None, no_auth=True)
+    for host in ("0.0.0.0", "::", "192.168.1.2", "example.org"):
+        with pytest.raises(ConfigError, match="--token-file"):
+            check_exposure(host, None, no_auth=False)
+    file = tmp_path / "token"
+    file.write_text(f"{TOKEN}\n")
+    assert read_token(file) == TOKEN
+    for bad in ("short", "", "two words of a token that is long", "ümlaut-ümlaut-ümlaut"):
+        file.write_text(bad)
+        with pytest.raises(ConfigError, match="at least 16"):
+            read_token(file)
+    with pytest.raises(ConfigError, match="cannot read"):
+        read_token(tmp_path / "none")
+
+
+def test_a_fault_of_ours_says_no_more_than_needed(
+    make_client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = make_client()
+
+    def fault(*_: object) -> None:
+        raise RuntimeError("secret details")
+
+    monkeypatch.setattr("vitreous.serving.reading.parse_predict", fault)
+    answer = client.post("/v1/predict", files={"image": b"x"})
+    assert answer.status_code == 500
+    assert answer.json()["detail"] == "this is a fault of the server's, and was logged"
+    assert 'status="500"} 1' in client.get("/metrics").text
+
+
+def test_metrics_add_up(make_client: Callable[..., TestClient]) -> None:
+    client = make_client()
+    client.post("/v1/predict", json={"pixels": [[0, 255] * 14] * 28})
+    client.get("/some/unknown/address")
+    client.get("/another")
+    text = client.get("/metrics").text
+    assert 'vitreous_requests_total{route="/v1/predict",status="200"} 1' in text
+    assert 'vitreous_requests_total{route="other",status="404"} 2' in text  # a visitor cannot make labels
+    assert 'vitreous_images_total{model="tiny-vit",outcome="answered"} 1' in text
+    assert "vitreous_batch_images_count 1" in text
+    assert "vitreous_waiting_images 0" in text
