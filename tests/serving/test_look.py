@@ -12,11 +12,11 @@ import torch
 from starlette.testclient import TestClient
 
 from vitreous.config import ViTConfig
-from vitreous.internals.attention import attention_layers, pooling_weights, rollout
-from vitreous.internals.relevance import class_relevance, forward_and_back, relevance_readout
+from vitreous.inspection.attention import attention_layers, pooling_weights, rollout
+from vitreous.inspection.relevance import class_relevance, forward_and_back, relevance_readout
 from vitreous.models import ViT
 from vitreous.runs import Run
-from vitreous.serve import looking
+from vitreous.serving import look as looking
 
 WANTS = ["probabilities", "attention", "lens", "qkv", "rollout", "occlusion", "relevance"]
 
