@@ -1,4 +1,4 @@
-"""One contract over every preset. The posts' models break some of it by design: the test says exactly which."""
+"""One contract over every preset. The article's models break some of it by design: the test states exactly which."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_batch_equals_its_images_one_by_one(name: str, model: nn.Module) -> No
 
 @every_preset
 def test_order_in_the_batch_does_not_matter(name: str, model: nn.Module) -> None:
-    """Even for the post's ViT, whose attention mixes the batch: it has no positions there."""
+    """Even for the article's ViT, whose attention mixes the batch: it has no positions there."""
     images, order = images_for(model_config(name), count=3), torch.tensor([2, 0, 1])
     torch.testing.assert_close(model(images[order]), model(images)[order])
 

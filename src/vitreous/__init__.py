@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vitreous.errors import VitreousError
     from vitreous.runs import Run
 
-#: public name → the module that defines it; none of these modules bears a public function's name
+#: public name → the module that defines it; no module has the name of a public function
 _PUBLIC = {
     "create": "vitreous.api",
     "load": "vitreous.api",

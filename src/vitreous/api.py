@@ -31,13 +31,13 @@ def _as_run(run: Run | Path | str | None) -> Run:
 
 
 def create(config: Config | str = "vit", **model_settings: Any) -> nn.Module:
-    """A freshly initialised model of a preset, with some settings changed: `create("vit", depth=6, num_classes=26)`."""
+    """Return a freshly initialised model: `create("vit", depth=6, num_classes=26)`."""
     return build(_as_config(config).model.replace(**model_settings))
 
 
 def load(path: Run | Path | str | None = None) -> nn.Module:
-    """A trained model in eval mode: of a run folder, or of a published checkpoint (timm, Hugging Face, torchvision,
-    Google npz; see `vitreous.checkpoints.load_model` for its options); None: the ViT in the box."""
+    """Return a trained model in eval mode: of a run, of a published checkpoint (timm, Hugging Face, torchvision, Google
+    npz; `vitreous.checkpoints.load_model` has more options), or by default the bundled ViT."""
     if isinstance(path, Path | str) and not is_run(path) and Path(path).exists():
         return load_model(path)[0]
     return _as_run(path).load_model()
@@ -54,7 +54,7 @@ def fit(
     device: str = "auto",
     progress: bool = True,
 ) -> Run:
-    """Train a preset or a configuration; `settings` are `section.field=value`, as `--set` takes them."""
+    """Train a preset or a configuration; `settings` are `section.field=value`, as for `--set`."""
     chosen = _as_config(config, settings)
     if data is not None:
         chosen = chosen.replace(data=chosen.data.replace(name=str(data)))
@@ -70,12 +70,12 @@ def evaluate(
     data: str | Path | None = None,
     batch_size: int | None = None,
 ) -> Evaluation:
-    """A run's answers on a split of its data, or of other data: `.accuracy`, `.nll`, `.logits`, …"""
+    """Evaluate a run on a split of its data, or of other data: `.accuracy`, `.nll`, `.logits`, …"""
     return evaluate_run(_as_run(run), split, batch_size, None if data is None else str(data))
 
 
 def predict(images: ImageLike | Sequence[ImageLike], run: Run | Path | str | None = None) -> list[Prediction]:
-    """Answers for your own images: paths, bytes, PIL images or uint8 arrays, of any size."""
+    """Predict your own images: paths, bytes, PIL images or uint8 arrays, of any size."""
     several = images if isinstance(images, list | tuple) else [images]
     return predict_images(_as_run(run), several)
 
@@ -92,9 +92,9 @@ def look(
     without_patches: Sequence[int] = (),
     out: Path | str | None = None,
 ) -> Look:
-    """Look inside a model on one image: writes a report, and returns every map and array behind it.
+    """Look inside a model on one image: write a report, and return every map and array behind it.
 
-    `without_heads` (layer, head) and `without_patches`, counted from 0, are what it shall do without.
+    `without_heads` (layer, head) and `without_patches`, counted from 0, are removed from the model first.
     """
     opened = _as_run(run)
     return look_at_run(
@@ -119,7 +119,7 @@ def compare(
     settings: Sequence[str] = (),
     progress: bool = True,
 ) -> Comparison:
-    """Presets (trained now) or runs → who is better, by how much, and how sure that is; writes a report."""
+    """Train presets, or take runs, and report which is better, by how much, and how certain that is."""
     return experiments.compare(
         subjects or ("vit", "cnn"), data=data, seeds=seeds, equal=equal, out=out, settings=settings, progress=progress
     )

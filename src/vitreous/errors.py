@@ -1,12 +1,12 @@
-"""The errors a person can cause, each one sentence: the value, what was expected, what to do next.
+"""Errors that a user can correct, each one sentence: what is wrong, what was expected, what to do.
 
-Anything raised as a `VitreousError` is a user's mistake or the world's (no network, a full disk); the
-command line prints it as one line and exits 2. Our own bugs are `assert`s and ordinary exceptions.
+A `VitreousError` is a user's mistake or an outside failure (no network, a full disk); the command line prints it as one
+line and exits with 2. Our own bugs are `assert`s and ordinary exceptions.
 """
 
 
 class VitreousError(Exception):
-    """Something the person can put right; the message says how."""
+    """Something the user can correct; the message says how."""
 
 
 class ConfigError(VitreousError):

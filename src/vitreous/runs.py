@@ -148,7 +148,7 @@ def _migrated(record: dict[str, Any]) -> tuple[Any, Any]:
     if record["format"] == 1 and isinstance(config, dict) and isinstance(preprocessing, dict):
         preprocessing = {key: value for key, value in preprocessing.items() if key != "range"}  # it was always 0 to 1
         if isinstance(model := config.get("model"), dict):
-            renamed = {"mends": "fixes"}
+            renamed = {"mends": "fixes"}  # vocabulary: ok
             without_effect = {"patch_embed"}  # "conv" and "linear" were the same arithmetic
             model = {renamed.get(key, key): value for key, value in model.items() if key not in without_effect}
             config = {**config, "model": model}
@@ -493,7 +493,7 @@ def is_run(path: Path | str) -> bool:
 def bundled_path(name: str) -> Path | None:
     """Return the folder of `bundled:vit` or `bundled:cnn`; None for any other kind of name."""
     prefix, colon, model = name.partition(":")
-    if not colon or prefix not in ("bundled", "box"):  # box: the name in 0.1, for one release
+    if not colon or prefix not in ("bundled", "box"):  # "box" is the name of 0.1, an alias for one release
         return None
     names = sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG}"))
     if model not in names:

@@ -1,4 +1,4 @@
-"""Configurations: what is wrong is said in one sentence with its value and a remedy; overrides and files merge."""
+"""Configurations: a mistake gives one sentence with its value and a remedy; overrides and files merge."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ def scored() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def test_accuracy_nll_and_confusion_agree_with_scikit_learn(scored):
     logits, probabilities, labels = scored
-    answers = logits.argmax(axis=1)
-    assert metrics.accuracy(logits, labels) == oracle.accuracy_score(labels, answers)
+    predictions = logits.argmax(axis=1)
+    assert metrics.accuracy(logits, labels) == oracle.accuracy_score(labels, predictions)
     assert metrics.nll(logits, labels) == pytest.approx(oracle.log_loss(labels, probabilities), rel=1e-12)
     assert metrics.image_nll(probabilities, labels).mean() == pytest.approx(metrics.nll(logits, labels), rel=1e-12)
-    assert (metrics.confusion_matrix(logits, labels) == oracle.confusion_matrix(labels, answers)).all()
+    assert (metrics.confusion_matrix(logits, labels) == oracle.confusion_matrix(labels, predictions)).all()
 
 
 def test_nll_takes_logits_and_log_probabilities_alike_as_torch_does(scored):
@@ -85,7 +85,7 @@ def test_seed_interval_agrees_with_scipy():
         metrics.seed_interval([0.99])
 
 
-def _answers(both: int, only_first: int, only_second: int, neither: int) -> tuple[np.ndarray, np.ndarray]:
+def _predictions(both: int, only_first: int, only_second: int, neither: int) -> tuple[np.ndarray, np.ndarray]:
     counts = [both, only_first, only_second, neither]
     return np.repeat([True, True, False, False], counts), np.repeat([True, False, True, False], counts)
 
@@ -93,7 +93,7 @@ def _answers(both: int, only_first: int, only_second: int, neither: int) -> tupl
 @settings(deadline=None)
 @given(st.integers(0, 80), st.integers(0, 80))
 def test_mcnemar_agrees_with_the_binomial_test(only_first, only_second):
-    result = metrics.mcnemar(*_answers(100, only_first, only_second, 5))
+    result = metrics.mcnemar(*_predictions(100, only_first, only_second, 5))
     assert (result.both_right, result.both_wrong) == (100, 5)
     assert (result.only_first, result.only_second) == (only_first, only_second)
     if only_first + only_second:
@@ -104,15 +104,15 @@ def test_mcnemar_agrees_with_the_binomial_test(only_first, only_second):
 
 
 def test_mcnemar_says_it_in_words():
-    better = metrics.mcnemar(*_answers(9889, 22, 42, 47)).in_words("vit", "cnn")
+    better = metrics.mcnemar(*_predictions(9889, 22, 42, 47)).in_words("vit", "cnn")
     assert better == (
         "cnn is better: 99.31 % against 99.11 %; on 64 images only one of them is right,"
         " cnn on 42 and vit on 22 (McNemar p = 0.017)."
     )
-    equal = metrics.mcnemar(*_answers(9900, 30, 36, 34)).in_words("vit", "cnn")
-    assert equal.startswith("No real difference: cnn and vit have 99.36 % against 99.30 %")
+    equal = metrics.mcnemar(*_predictions(9900, 30, 36, 34)).in_words("vit", "cnn")
+    assert equal.startswith("No significant difference: cnn and vit have 99.36 % against 99.30 %")
     assert "p = 0.54" in equal
-    same = metrics.mcnemar(*_answers(90, 0, 0, 10)).in_words("a", "b")
+    same = metrics.mcnemar(*_predictions(90, 0, 0, 10)).in_words("a", "b")
     assert same == "No difference: a and b are right and wrong on the same images."
 
 

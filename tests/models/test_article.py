@@ -1,4 +1,4 @@
-"""The posts' models (SPEC S3, S4, S5): exactly as written, flaws shown, so that nobody fixes them by accident."""
+"""The article's models: exactly as written, flaws shown, so that nobody fixes them by accident."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_post_cnn_is_the_table_of_s3() -> None:
     assert count_parameters(build(ArticleCNNConfig())) == 1_199_882
 
 
-# --- S4: the post's ViT --------------------------------------------------------------------------------------
+# --- the article's ViT --------------------------------------------------------------------------------------
 
 
 def test_post_vit_equals_its_steps_written_out(randomise: Randomise) -> None:
-    """Step by step from its parameters, with attention spelled out over the *first* axis, as the post's runs."""
+    """Step by step from its parameters, with attention spelled out over the *first* axis, as the article's runs."""
     config = ArticleViTConfig(dim=16, num_heads=2)
     model = randomise(PatchesArticleViT(config).double().eval(), scale=0.1)
     patches = torch.randn(5, 16, 7, 7, dtype=torch.float64)
@@ -77,7 +77,7 @@ def _attention(x: Tensor, attention: nn.MultiheadAttention) -> Tensor:
 
 
 def test_post_vit_mixes_the_images_of_a_batch(images: Tensor, randomise: Randomise) -> None:
-    """The flaw: an image's answer depends on its neighbours, so one at a time it is another."""
+    """The flaw: an image's prediction depends on its neighbours, so it changes one image at a time."""
     model = randomise(ArticleViT(ArticleViTConfig()).eval(), scale=0.1)
     together = model(images)
     one_by_one = torch.cat([model(image[None]) for image in images])
@@ -95,7 +95,7 @@ def test_post_vit_never_attends_between_patches(images: Tensor, randomise: Rando
 
 
 def test_post_vit_class_token_comes_from_its_seed(images: Tensor) -> None:
-    """It is in no state dict, so a run rebuilds it from the configuration: a reloaded model answers as before."""
+    """It is in no state dict, so a run rebuilds it from the configuration: a reloaded model predicts as before."""
     model = ArticleViT(ArticleViTConfig(class_token_seed=3)).eval()
     assert not [name for name in model.state_dict() if "class" in name or "indices" in name]
     again = ArticleViT(ArticleViTConfig(class_token_seed=3)).eval()
@@ -142,7 +142,7 @@ def test_design_block_takes_the_residual_it_names(residual: str, randomise: Rand
 
 
 def test_design_positions_as_written_encode_no_order(images: Tensor, randomise: Randomise) -> None:
-    """One vector is added to every token, so shuffled patches give the same answer; per index they do not."""
+    """One vector is added to every token, so shuffled patches give the same logits; per index they do not."""
     shuffled = images.view(4, 1, 4, 7, 4, 7).flip(2, 4).reshape(4, 1, 28, 28)  # patches reordered, their pixels not
     for positions, order_matters in [("as-written", False), ("per-index", True)]:
         model = randomise(ArticleDesign(ArticleDesignConfig(positions=positions)).double().eval())
@@ -157,7 +157,7 @@ def test_design_indices_are_saved_and_normalised() -> None:
 
 @torch.inference_mode()
 def test_each_mend_repairs_its_flaw() -> None:
-    """`attention`: a batch answers as its images one by one; `class-token`: it is trained and saved."""
+    """`attention`: a batch gives the logits of its images one by one; `class-token`: it is trained and saved."""
     torch.manual_seed(0)
     images = torch.randn(6, 1, 28, 28)
 

@@ -1,4 +1,4 @@
-"""The CNN of the posts (SPEC S3): equal to the layers written out, at any image size."""
+"""The CNN: equal to the layers written out, at any image size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`shapes`: its parameters, FLOPs and shapes equal those of the model that is really built, for every kind."""
+"""`shapes`: parameters, FLOPs and shapes equal those of the model that is built, for every kind."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ VARIANTS: dict[str, ModelConfig] = {
     "cnn, other size": CNNConfig(image_size=(9, 20), channels=3, conv_channels=(3, 5), hidden=8, num_classes=4),
     "post-cnn": ArticleCNNConfig(),
     "post-vit": ArticleViTConfig(dim=32, num_heads=2),
-    "post-vit, mended": ArticleViTConfig(
+    "post-vit, fixed": ArticleViTConfig(
         dim=32, num_heads=2, fixes=("attention", "normalisation", "class-token", "pre-norm", "head")
     ),
     "post-design": ArticleDesignConfig(),
-    "post-design, mended": ArticleDesignConfig(positions="per-index", residual="paper", depth=3),
+    "post-design, fixed": ArticleDesignConfig(positions="per-index", residual="paper", depth=3),
 }
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
@@ -85,7 +85,7 @@ def test_totals_are_those_of_the_model(config: ModelConfig) -> None:
 def test_totals_of_every_preset(name: str) -> None:
     """At full size, ViT-H/14 too: on the meta device nothing is allocated."""
     config = preset(name).model
-    device = "cpu" if config.kind == "post-vit" else "meta"  # the post's class token does not follow a device
+    device = "cpu" if config.kind == "post-vit" else "meta"  # the article's class token does not follow a device
     model = _built(config, device)
     assert count_parameters_of(config) == count_parameters(model)
     assert count_flops(config) == _measured_flops(model, config, device)
@@ -112,7 +112,7 @@ def test_shapes_are_those_of_the_taps(name: str) -> None:
     taps: dict[str, torch.Tensor] = {}
     _built(config)(torch.randn(3, config.channels, *config.image_size), taps)
     steps = [step for step in shapes(config) if step.tap]
-    assert len(steps) == 8
+    assert len(steps) == 7
     for step in steps:
         expected = tuple(3 if size == "B" else size for size in step.shape)
         assert tuple(taps[step.tap.replace("*", "0")].shape) == expected, step.name
@@ -125,7 +125,7 @@ def test_the_last_shape_is_the_models(config: ModelConfig) -> None:
     assert shapes(config)[0].shape == ("B", config.channels, *config.image_size)
 
 
-def test_the_posts_geometry_reads_as_in_the_spec() -> None:
+def test_the_articles_geometry_reads_as_in_the_spec() -> None:
     steps = {step.symbol: step for step in shapes(preset("vit").model)}
     assert steps["x_p"].shape == ("B", 16, 49)
     assert steps["x_p E"].numbers == "16 × 49 → 64"

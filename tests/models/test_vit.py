@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
 from vitreous.errors import ConfigError
-from vitreous.models.vit import Attention, ViT, fused_attention_is_faster, patchify, sincos_2d
+from vitreous.models.variants import sincos_2d
+from vitreous.models.vit import Attention, ViT, patchify
 
 Randomise = Callable[..., ViT]
 
@@ -38,7 +39,7 @@ VARIANTS: dict[str, ViTConfig] = {
     "resized": SMALL.replace(image_size=(11, 10), fit="resize"),
     "no qkv bias": SMALL.replace(qkv_bias=False),
     "tanh": SMALL.replace(gelu="tanh"),
-    "fused attention": SMALL.replace(image_size=24, patch_size=4, num_heads=4, positions="learned-2d"),
+    "many tokens": SMALL.replace(image_size=24, patch_size=4, num_heads=4, positions="learned-2d"),
 }
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
 
@@ -56,7 +57,7 @@ def images_for(config: ViTConfig, count: int = 3) -> Tensor:
 # --- patches -------------------------------------------------------------------------------------------------
 
 
-def test_cut_patches_reads_row_by_row() -> None:
+def test_patchify_reads_row_by_row() -> None:
     image = torch.arange(2 * 4 * 6).view(1, 2, 4, 6)  # 2 channels, 4×6 pixels, patches of 2×3
     patches = patchify(image, (2, 3))
     assert patches.shape == (1, 4, 12)
@@ -82,26 +83,7 @@ def test_patchify_and_a_product_equal_the_convolution(config: ViTConfig, make: C
     torch.testing.assert_close(results[0], results[1], rtol=1e-10, atol=1e-10)
 
 
-# --- attention: two paths, one result ------------------------------------------------------------------------
-
-
-@every_variant
-def test_looking_changes_nothing(config: ViTConfig, make: Callable[[ViTConfig], ViT]) -> None:
-    """With taps the weights are spelled out, without them the fused kernel may run: values and gradients agree."""
-    model, images = make(config), images_for(config)
-    direction = torch.randn(3, config.num_classes, dtype=torch.float64)
-    outputs, gradients = [], []
-    for taps in (None, {}):
-        logits = model(images, taps)
-        outputs.append(logits)
-        gradients.append(torch.autograd.grad((logits * direction).sum(), list(model.parameters())))
-    torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-10, atol=1e-10)
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-9, atol=1e-10)
-
-
-def test_a_variant_takes_the_fused_path() -> None:
-    paths = {fused_attention_is_faster(c.num_tokens, c.head_dim) for c in VARIANTS.values()}
-    assert paths == {True, False}
+# --- taps ----------------------------------------------------------------------------------------------------
 
 
 @every_variant
@@ -191,14 +173,13 @@ def test_removing_patches_equals_a_model_that_never_had_them(pool: str, make: Ca
     torch.testing.assert_close(model(images, patch_mask=kept[None]), model.classify(x))
 
 
-def test_a_mask_works_where_attention_is_fused_and_with_taps(make: Callable[[ViTConfig], ViT]) -> None:
-    config = VARIANTS["fused attention"]
-    model, images, taps = make(config), images_for(config), {}
-    mask = torch.rand(1, config.num_patches) > 0.3
+def test_a_removed_patch_has_no_attention(make: Callable[[ViTConfig], ViT]) -> None:
+    model, images, taps = make(SMALL), images_for(SMALL), {}
+    mask = torch.rand(1, SMALL.num_patches) > 0.3
     torch.testing.assert_close(model(images, patch_mask=mask), model(images, taps, patch_mask=mask))
-    unseen = taps["blocks.0.attention"][..., 1:][..., ~mask[0]]
-    assert unseen.numel()
-    assert (unseen == 0).all()
+    removed = taps["blocks.0.attention"][..., 1:][..., ~mask[0]]
+    assert removed.numel()
+    assert (removed == 0).all()
 
 
 # --- positions -----------------------------------------------------------------------------------------------
@@ -259,7 +240,7 @@ def test_sincos_2d_properties() -> None:
     rows, columns, dim = 5, 7, 32
     grid = sincos_2d(rows, columns, dim).double().view(rows, columns, dim)
     torch.testing.assert_close(grid.square().sum(-1), torch.full((rows, columns), dim / 2, dtype=torch.float64))
-    # the first half says the column, the second the row, each alone
+    # the first half encodes the column, the second the row
     torch.testing.assert_close(grid[..., : dim // 2], grid[:1, :, : dim // 2].expand(rows, -1, -1))
     torch.testing.assert_close(grid[..., dim // 2 :], grid[:, :1, dim // 2 :].expand(-1, columns, -1))
     # a dot product depends on the distance alone, and nearness shows: the closest place to a place is itself
@@ -323,7 +304,7 @@ def test_drop_path_rises_linearly_and_keeps_the_mean(make: Callable[[ViTConfig],
     model = make(config).train()
     assert [block.drop_path for block in model.blocks] == pytest.approx([0.0, 0.1, 0.2, 0.3, 0.4])
     branch = torch.ones(20_000, 1, 1, dtype=torch.float64)
-    dropped = model.blocks[4]._branch(branch)
+    dropped = model.blocks[4].branch(branch)
     assert set(dropped.unique().tolist()) == {0.0, 1 / 0.6}  # whole branches of single images, the rest made up for
     assert dropped.mean().item() == pytest.approx(1, abs=0.02)
 
@@ -336,7 +317,7 @@ def test_dropout_follows_every_dense_layer_but_qkv() -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.register_forward_hook(lambda _module, inputs, _output: seen.append(tuple(inputs[0].shape)))
-    model(images, {})  # taps: every token of the last block too
+    model(images)
     N, D, M = config.num_tokens, config.dim, config.mlp_dim
     assert seen == [(1, N, D), *[(1, N, D), (1, N, M), (1, N, D)] * config.depth]
 

@@ -22,7 +22,7 @@ from vitreous.training.step import Stepper
 
 
 def student(*settings: str) -> Config:
-    small = ["data.name=digits", "model.depth=1", "train.epochs=1", "train.teacher=box:cnn"]
+    small = ["data.name=digits", "model.depth=1", "train.epochs=1", "train.teacher=bundled:cnn"]
     return override(preset("vit"), [*small, *settings])
 
 
@@ -74,7 +74,7 @@ def test_its_share_of_the_loss():
 def test_a_run_is_trained_and_says_by_whom(tmp_path):
     run = fit(student(), tmp_path / "run", progress=False)
     assert run.resolved.teacher == {
-        "run": "box:cnn", "sha256": Run.open("box:cnn").record.weights.sha256,
+        "run": "bundled:cnn", "sha256": Run.open("bundled:cnn").record.weights.sha256,
     }  # fmt: skip
     assert run.test_results.accuracy > 0.3
 
@@ -83,11 +83,11 @@ def test_a_teacher_of_other_images_is_refused(tmp_path):
     images, labels = np.zeros((60, 28, 28), np.uint8), np.arange(60) % 3
     np.savez(tmp_path / "three.npz", images=images, labels=labels)
     config = student().replace(data=DataConfig(name=str(tmp_path / "three.npz")))
-    with pytest.raises(ConfigError, match=r"train.teacher='box:cnn' has other classes than .*three.npz"):
+    with pytest.raises(ConfigError, match=r"train.teacher='bundled:cnn' has other classes than .*three.npz"):
         fit(config, tmp_path / "run", progress=False)
-    assert not (tmp_path / "run").exists(), "told before anything is made"
+    assert not (tmp_path / "run").exists(), "refused before anything is written"
     with pytest.raises(ConfigError, match="other image size"):
-        Teacher("box:cnn", load_dataset(DataConfig(name="digits", image_size=(14, 14))))
+        Teacher("bundled:cnn", load_dataset(DataConfig(name="digits", image_size=(14, 14))))
     with pytest.raises(RunError, match="there is no run folder 'nowhere'"):
         fit(student("train.teacher=nowhere"), tmp_path / "run", progress=False)
 
@@ -98,5 +98,5 @@ def test_another_teacher_cannot_go_on_with_a_run(tmp_path: Path):
     run.resolved.teacher["sha256"] = "0" * 64
     run.record = run.record.replace(status="training")
     run.write_record()
-    with pytest.raises(RunError, match="the teacher 'box:cnn' changed since"):
+    with pytest.raises(RunError, match="the teacher 'bundled:cnn' changed since"):
         fit(run.config, run.path, resume=True, progress=False)

@@ -90,7 +90,7 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
 
 def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path):
     whole = fit(small("train.epochs=2"), tmp_path / "whole", progress=False)
-    path = tmp_path / "cut"
+    path = tmp_path / "truncated"
     interrupted(path, small("train.epochs=2", "train.checkpoint_seconds=0"))
     newest = path / "resume" / f"step-{newest_step(path):09d}.safetensors"
     newest.write_bytes(newest.read_bytes()[:-100])
@@ -420,7 +420,7 @@ def test_the_record_tells_the_whole_configuration(tmp_path):
 
 
 def test_time_left_of_a_resumed_training(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 10.0, 20.0])  # made; step 5050 is told of; then step 5100, ten seconds later
+    clock = iter([0.0, 10.0, 20.0])  # created; step 5050 is shown; then step 5100, ten seconds later
     monkeypatch.setattr("vitreous.training.progress.time.monotonic", lambda: next(clock))
     lines = Lines("vit")
     lines.step(5050, 6100, 0.5, 0.9, 100)

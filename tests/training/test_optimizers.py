@@ -44,8 +44,8 @@ def test_every_parameter_is_optimised_once():
     model = build(ViTConfig(dim=32, depth=2, num_heads=2, mlp_dim=64))
     for name in ("adamw", "sgd", "muon"):
         optimizers = make_optimizers(model, TrainConfig(optimizer=name))
-        held = [id(p) for o in optimizers for group in o.param_groups for p in group["params"]]
-        assert sorted(held) == sorted(id(p) for p in model.parameters())
+        optimized = [id(p) for o in optimizers for group in o.param_groups for p in group["params"]]
+        assert sorted(optimized) == sorted(id(p) for p in model.parameters())
 
 
 def test_decay_spares_biases_norms_class_token_and_positions():
@@ -62,8 +62,8 @@ def test_decay_spares_biases_norms_class_token_and_positions():
 def held_by_muon(model: torch.nn.Module) -> set[str]:
     muon, _ = make_optimizers(model, TrainConfig(optimizer="muon"))
     assert isinstance(muon, Muon)
-    held = {id(p) for group in muon.param_groups for p in group["params"]}
-    return {name for name, p in model.named_parameters() if id(p) in held}
+    optimized = {id(p) for group in muon.param_groups for p in group["params"]}
+    return {name for name, p in model.named_parameters() if id(p) in optimized}
 
 
 def test_muon_takes_the_matrices_inside_and_leaves_readout_and_positions():

@@ -322,7 +322,7 @@ def demo(
     from vitreous.comparison import render_table
     from vitreous.studies.compare import demo as run_demo
 
-    result = run_demo(out, data, device, say=lambda line: print(line, file=sys.stderr))
+    result = run_demo(out, data, device, log=lambda line: print(line, file=sys.stderr))
     _print(render_table(result))
     _print(result.verdict)
     _print(f"Report: {result.report}")
@@ -405,7 +405,7 @@ def evaluate(
     from vitreous.runs import open_run
 
     opened = open_run(run)
-    evaluation = evaluate_run(opened, split, batch_size, data, say=lambda note: print(note, file=sys.stderr))
+    evaluation = evaluate_run(opened, split, batch_size, data, log=lambda note: print(note, file=sys.stderr))
     interval = wilson_interval(evaluation.correct, evaluation.count)
     if as_json:
         _print_json(

@@ -1,6 +1,6 @@
-"""Named whole configurations, a function each: model, data and training. Flags and files override them.
+"""Named complete configurations, one function each: model, data and training. Files and flags override them.
 
-A docstring states what was measured, with its command; what a preset takes from a document says so.
+A docstring states what was measured, with its command.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from vitreous.config import (
 )
 from vitreous.errors import ConfigError
 
-#: What suits digits, which may be shifted a little and keep their meaning; weak, for trainings of a few epochs.
+#: For digits, which keep their meaning when shifted a little; weak, for trainings of a few epochs.
 _WEAK_AUGMENT = AugmentConfig(shift=1.5, rotate=7, scale=0.07)
 
 
 def vit() -> Config:
-    """The paper's ViT at the posts' geometry: 28×28 images, 7×7 patches, 16 + 1 tokens; `mnist-vit`, trained longer.
+    """The paper's ViT at the article's geometry: 28×28 images, 7×7 patches, 16 + 1 tokens; `mnist-vit`, trained longer.
 
     `make demo` (seed 0, n = 1): 99.13 % of MNIST's test set after 117 s on two cores of an AMD EPYC.
     """
@@ -47,7 +47,7 @@ def vit_hybrid() -> Config:
 
 
 def cnn() -> Config:
-    """The posts' CNN with the same care as the ViT: augmentation, Muon, a schedule, averaged weights.
+    """The article's CNN with the same care as the ViT: augmentation, Muon, a schedule, averaged weights.
 
     `make demo` (seed 0, n = 1): 99.17 % of MNIST's test set after 89 s on two cores of an AMD EPYC.
     """
@@ -63,7 +63,7 @@ def cnn() -> Config:
 
 
 # --- recipes: the shortest, smallest and best trainings we know, each chosen on validation (docs/log.md) and measured
-# --- by `python bench/recipes.py` (docs/benchmarks.md); seconds are of two cores, scaled to 220 fp32 GFLOP/s
+# --- by `python bench/recipes.py` (docs/benchmarks.md); seconds are on two cores, scaled to 220 fp32 GFLOP/s
 
 
 def mnist_fast() -> Config:
@@ -84,7 +84,7 @@ def mnist_fast() -> Config:
 
 
 def mnist_vit() -> Config:
-    """99 % of MNIST with the plain ViT of the posts' geometry: 7×7 patches, four blocks, 139k parameters.
+    """99 % of MNIST with the plain ViT of the article's geometry: 7×7 patches, four blocks, 139k parameters.
 
     `python bench/recipes.py mnist-vit`: 99.12 ± 0.09 % of the test set (5 seeds) after 86 s on two cores of an AMD EPYC
     at 181 GFLOP/s, which is 71 s at 220.
@@ -119,7 +119,7 @@ def mnist_best() -> Config:
 
     40 epochs of digits turned, sheared, scaled and bent. `python bench/recipes.py mnist-best`: 99.63 ± 0.04 % of the
     test set (3 seeds) after 8,021 s on one thread of an AMD EPYC at 89 GFLOP/s, which is 3,245 s at 220. Seed 0 is the
-    ViT in the box.
+    bundled ViT.
     """
     return Config(
         name="mnist-best",
@@ -184,28 +184,28 @@ def fashion_best() -> Config:
     )  # fmt: skip
 
 
-# --- the posts, as written: batch 32, NLL, SGD, no augmentation, no EMA. Not given there, so ours: learning rate 0.01,
+# --- the article's models, as written: batch 32, NLL, SGD, no augmentation, no EMA. It does not give these: learning rate 0.01,
 # --- no momentum, one epoch for post-vit and post-cnn, three for the design table.
 
-_POST_TRAIN = TrainConfig(
+_ARTICLE_TRAIN = TrainConfig(
     epochs=1, batch_size=32, optimizer="sgd", lr=0.01, momentum=0.0, weight_decay=0.0, schedule="constant",
     warmup_fraction=0.0, loss="nll", eval_batch_size=32,
 )  # fmt: skip
 
 
 def post_vit() -> Config:
-    """The post's ViT as written: attention mixes the images of a batch, never the patches of one image."""
-    return Config(name="post-vit", model=ArticleViTConfig(), train=_POST_TRAIN)
+    """The article's ViT as written: attention mixes the images of a batch, never the patches of one image."""
+    return Config(name="post-vit", model=ArticleViTConfig(), train=_ARTICLE_TRAIN)
 
 
 def post_cnn() -> Config:
-    """The post's CNN as written."""
-    return Config(name="post-cnn", model=ArticleCNNConfig(), train=_POST_TRAIN)
+    """The article's CNN as written."""
+    return Config(name="post-cnn", model=ArticleCNNConfig(), train=_ARTICLE_TRAIN)
 
 
 def post_design() -> Config:
-    """The earlier post's design table as written: two layers, residuals from the normalised stream."""
-    return Config(name="post-design", model=ArticleDesignConfig(), train=_POST_TRAIN.replace(epochs=3))
+    """The earlier article's design table as written: two layers, residuals from the normalised stream."""
+    return Config(name="post-design", model=ArticleDesignConfig(), train=_ARTICLE_TRAIN.replace(epochs=3))
 
 
 # --- the paper's models (Table 1) and DeiT's two smaller ones, at 224 pixels with 1000 classes --------------
@@ -273,7 +273,7 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 
 def preset(name: str) -> Config:
-    """The preset of that name, whole."""
+    """Return the preset of that name."""
     if name not in PRESETS:
         close = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""

@@ -1,7 +1,7 @@
 """Typed, frozen configurations: one schema for presets, TOML files, `--set` overrides and the run folder.
 
-Everything is validated when it is made; what can be derived is a property, so that an override cannot leave
-it stale. A `Config` is whole: with the data it names, it says everything that a training needs.
+Everything is validated when it is made. What can be derived is a property, so an override cannot leave it stale. A
+`Config` is complete: with the data it names, it determines a training.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, revalidate_instances="always")
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with some fields changed, validated as a whole again."""
+        """Return a copy with some fields changed, validated as a whole."""
         return build_config(type(self), {**self.model_dump(), **changes})
 
 
@@ -39,13 +39,13 @@ AnyConfig = TypeVar("AnyConfig", bound=BaseModel)
 
 
 def build_config(kind: type[AnyConfig], values: Mapping[str, Any], source: str = "") -> AnyConfig:
-    """Validate `values` as a `kind`; a mistake becomes one sentence that names the field and the value."""
+    """Validate `values` as a `kind`; a mistake raises one sentence that names the field and the value."""
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         section, *path = (str(part) for part in first["loc"]) if first["loc"] else ("",)
-        # pydantic names the kind of model between "model" and its field; a person writes model.depth
+        # pydantic puts the kind of model between "model" and its field; users write model.depth
         where = ".".join([section, *(path[1:] if section == "model" else path)])
         message = first["msg"].removeprefix("Value error, ")
         prefix = f"{source}: " if source else ""
@@ -62,7 +62,7 @@ def build_config(kind: type[AnyConfig], values: Mapping[str, Any], source: str =
 
 
 class _ImageModel(_Frozen):
-    """What every model must know of its images; `train` fills these in from the data."""
+    """What every model must know about its images; `train` fills these in from the data."""
 
     image_size: Size = (28, 28)
     channels: Positive = 1
@@ -70,7 +70,7 @@ class _ImageModel(_Frozen):
 
 
 class ViTConfig(_ImageModel):
-    """The paper's ViT and its documented variants. Defaults are the paper's wherever it speaks."""
+    """The paper's ViT and its documented variants. Defaults are the paper's where it gives them."""
 
     kind: Literal["vit"] = "vit"
     patch_size: Size = (7, 7)
@@ -80,8 +80,8 @@ class ViTConfig(_ImageModel):
     mlp_dim: Positive = 256
     pool: Literal["cls", "mean", "seq"] = "cls"
     positions: Literal["none", "learned", "learned-2d", "sincos-2d", "relative"] = "learned"
-    stem_channels: tuple[Positive, ...] = ()  # a stage each, which halves the image, before the patches are cut
-    stem_depth: Positive = 1  # 3×3 convolutions of a stage: the first has stride 2, the others are residual blocks
+    stem_channels: tuple[Positive, ...] = ()  # conv stages before the patches; each divides height and width by 2
+    stem_depth: Positive = 1  # 3×3 convolutions per stage: the first has stride 2, the others are residual blocks
     head: Literal["linear", "mlp"] = "linear"  # the paper: mlp (tanh) in pre-training, linear in fine-tuning
     head_hidden: Positive | None = None  # width of the mlp head; None: dim, as in the paper's code
     zero_head: bool = True  # the paper starts the fine-tuning head at zero
@@ -102,7 +102,7 @@ class ViTConfig(_ImageModel):
 
     @property
     def feature_size(self) -> tuple[int, int]:
-        """Height and width of what the patches are cut from: the image, or what the conv stem leaves of it."""
+        """Height and width of what is split into patches: the image, or the conv stem's features."""
         height, width = self.image_size
         for _ in self.stem_channels:
             height, width = -(-height // 2), -(-width // 2)
@@ -110,7 +110,7 @@ class ViTConfig(_ImageModel):
 
     @property
     def fitted_size(self) -> tuple[int, int]:
-        """`feature_size`, brought up to a multiple of the patch where `fit` allows it."""
+        """`feature_size`, rounded up to a multiple of the patch where `fit` allows it."""
         (height, width), (ph, pw) = self.feature_size, self.patch_size
         if self.fit == "exact":
             return height, width
@@ -130,7 +130,10 @@ class ViTConfig(_ImageModel):
         return self.num_patches + self.has_class_token
 
     def check_geometry(self) -> Self:
-        """Refuse patches that do not fill the image; asked when a model is built, for the data tell its size."""
+        """Raise if the patches do not fill the image.
+
+        Checked when the model is built: the image size is only known once the data are loaded.
+        """
         (height, width), (ph, pw) = self.feature_size, self.patch_size
         if self.fit == "exact" and (height % ph or width % pw):
             what = "the conv stem's features" if self.stem_channels else "the images"
@@ -162,7 +165,7 @@ def _size(size: tuple[int, int]) -> str:
 
 
 class CNNConfig(_ImageModel):
-    """The posts' convolutional network , returning logits."""
+    """The article's convolutional network, returning logits."""
 
     kind: Literal["cnn"] = "cnn"
     conv_channels: tuple[Positive, Positive] = (32, 64)
@@ -172,7 +175,7 @@ class CNNConfig(_ImageModel):
 
     @property
     def flat_features(self) -> int:
-        """What the linear layer sees: two 3×3 convolutions without padding, then a 2×2 max-pool."""
+        """Inputs of the linear layer, after two 3×3 convolutions without padding and a 2×2 max-pool."""
         return self.conv_channels[1] * ((self.image_size[0] - 4) // 2) * ((self.image_size[1] - 4) // 2)
 
     @model_validator(mode="after")
@@ -187,32 +190,32 @@ class _ArticleModel(_ImageModel):
     def _check_geometry(self) -> Self:
         if (*self.image_size, self.channels, self.num_classes) != (28, 28, 1, 10):
             raise ValueError(
-                f"the posts' models are written for 28×28×1 images of 10 classes, not {_size(self.image_size)}×"
+                f"the article's models are written for 28×28×1 images of 10 classes, not {_size(self.image_size)}×"
                 f"{self.channels} of {self.num_classes}; `vit` and `cnn` take any"
             )
         return self
 
 
 class ArticleCNNConfig(_ArticleModel):
-    """The post's CNN as written: log-softmax included."""
+    """The article's CNN as written, log-softmax included."""
 
     kind: Literal["post-cnn"] = "post-cnn"
 
 
 class ArticleViTConfig(_ArticleModel):
-    """The post's ViT as written, flaws included. D, H and MLP are not given there: these are ours."""
+    """The article's ViT as written, flaws included. It does not give D, H and MLP: these are ours."""
 
     kind: Literal["post-vit"] = "post-vit"
     dim: Positive = 64
     num_heads: Positive = 4
-    mlp: Positive = 3000  # the post takes this argument and never uses it
+    mlp: Positive = 3000  # the article takes this argument and never uses it
     class_token_seed: int = 0  # its class vector is not in the state dict: a run rebuilds it from this
-    #: none: as written; docs/posts.md measures "attention"
+    #: flaws to correct, none by default; docs/article.md measures "attention"
     fixes: tuple[Literal["attention", "normalisation", "class-token", "pre-norm", "head"], ...] = ()
 
 
 class ArticleDesignConfig(_ArticleModel):
-    """The earlier post's design table. D, heads, MLP width and head are not given there: these are ours."""
+    """The earlier article's design table. It does not give D, heads, MLP width and head: these are ours."""
 
     kind: Literal["post-design"] = "post-design"
     dim: Positive = 64
@@ -232,26 +235,26 @@ ModelConfig = Annotated[
 
 
 class AugmentConfig(_Frozen):
-    """Batched augmentation; all zero: none. Amounts are the ends of a uniform range around "unchanged"."""
+    """Batched augmentation; none by default. Amounts are the ends of a uniform range around "unchanged"."""
 
-    shift: NonNegative = 0.0  # pixels; whole ones where nothing beside it bends or scales the image
+    shift: NonNegative = 0.0  # pixels; whole ones unless rotation, scale, shear or elastic is on
     rotate: NonNegative = 0.0  # degrees
     scale: Fraction = 0.0  # 0.1: from 1/1.1 to 1.1 times the size
     shear: NonNegative = 0.0  # degrees
-    elastic: NonNegative = 0.0  # pixels a point of a coarse 4×4 grid may wander
+    elastic: NonNegative = 0.0  # pixels by which a point of a coarse 4×4 grid may move
     erase: Fraction = 0.0  # side of an erased square, as a share of the image's
     flip: bool = False  # left-right
 
 
 class DataConfig(_Frozen):
-    """Which images, cut how. Images, channels and classes are read off the data unless set here."""
+    """Which images, and how they are split. Size, channels and classes come from the data unless set here."""
 
-    name: str = "mnist"  # mnist, fashion-mnist, cifar10, digits, a folder or an .npz file; "" where a preset has none
-    image_size: Size | None = None  # resize to this; None: as the data are
+    name: str = "mnist"  # mnist, fashion-mnist, cifar10, digits, a folder or an .npz file; "" where a preset names none
+    image_size: Size | None = None  # resize to this; None: keep the data's size
     channels: Literal[1, 3] | None = None
-    val_fraction: Fraction = 0.1  # cut from the training set, stratified; 0: none
+    val_fraction: Fraction = 0.1  # split from the training set, stratified; 0: none
     split_seed: int = 0
-    train_per_class: Positive | None = None  # keep only so many labelled training images a class
+    train_per_class: Positive | None = None  # keep only this many training images per class
     augment: AugmentConfig = AugmentConfig()
 
 
@@ -260,14 +263,12 @@ class DataConfig(_Frozen):
 
 class TrainConfig(_Frozen):
     epochs: Annotated[float, Field(gt=0)] = 10.0
-    budget_seconds: Annotated[float, Field(gt=0)] | None = None  # becomes a number of steps before the first step
+    budget_seconds: Annotated[float, Field(gt=0)] | None = None  # converted to a number of steps before the first step
     batch_size: Positive = 128
-    micro_batch: Positive | None = None  # images in memory at a time, of a batch; None: all. The step stays the same
+    micro_batch: Positive | None = None  # images of a batch in memory at a time; None: all. The step is the same
     optimizer: Literal["adamw", "sgd", "muon"] = "adamw"
     lr: Annotated[float, Field(gt=0)] = 1e-3
-    muon_lr: Annotated[float, Field(gt=0)] = (
-        0.02  # for matrices and kernels inside the network; `lr` serves AdamW on the rest
-    )
+    muon_lr: Annotated[float, Field(gt=0)] = 0.02  # for matrices and kernels inside the network; the rest: AdamW's lr
     weight_decay: NonNegative = 0.05
     momentum: Fraction = 0.9  # SGD's and Muon's
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
@@ -276,34 +277,32 @@ class TrainConfig(_Frozen):
     final_lr: Fraction = 0.0  # where the schedule ends, as a share of the peak
     label_smoothing: Fraction = 0.0
     loss: Literal["cross-entropy", "nll"] = "cross-entropy"  # nll: for models that return log-probabilities
-    teacher: str | None = None  # distillation: a run, or box:cnn; its answers to the same images are a second label
+    teacher: str | None = None  # distillation: a run, or bundled:cnn, whose predictions are a second label
     teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5  # its share of the loss
-    teacher_temperature: Annotated[float, Field(gt=0)] = 2.0  # of both sides' answers
+    teacher_temperature: Annotated[float, Field(gt=0)] = 2.0  # of both models' probabilities
     clip_norm: NonNegative = 0.0  # 0: none
-    ema_decay: Fraction = 0.0  # 0: none; else the averaged weights are the ones evaluated and kept
+    ema_decay: Fraction = 0.0  # 0: none; otherwise the averaged weights are evaluated and kept
     eval_batch_size: Positive = 500
     log_every: Positive = 50  # steps between lines of metrics.jsonl
     checkpoint_seconds: NonNegative = 30.0  # at most this much is lost to a crash; 0: after every step
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    threads: Positive | None = None  # None: what this machine has
+    threads: Positive | None = None  # None: all cores of this machine
     compile: bool = False
     freeze: Literal["none", "backbone"] = "none"  # backbone: only the head learns (a linear probe)
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = (
-        1.0  # the learning rate's factor from each layer to the one below
-    )
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor of the learning rate per layer below the head
 
 
 class StartConfig(_Frozen):
-    """Fine-tuning: the weights to start from, and what their file may leave open."""
+    """Fine-tuning: the weights to start from, and what their file may not state."""
 
     weights: str | None = None  # a run folder or a published checkpoint; None: a fresh model
-    num_heads: Positive | None = None  # where the file does not say
+    num_heads: Positive | None = None  # where the file does not state it
     trained_size: Size | None = None  # likewise, for grids that are not square
-    allow_partial: bool = False  # take what fits and start the rest afresh
+    allow_partial: bool = False  # load what fits and initialise the rest
 
 
 class Config(_Frozen):
-    """A whole training: which model, on which data, how, and from which seed."""
+    """A complete training: which model, on which data, how, and from which seed."""
 
     name: str = "custom"
     model: ModelConfig = ViTConfig()
@@ -313,10 +312,10 @@ class Config(_Frozen):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
 
     @model_validator(mode="after")
-    def _training_suits_the_model(self) -> Config:
+    def _check(self) -> Config:
         if self.train.loss == "nll" and not self.model.kind.startswith("post-"):
             raise ValueError(
-                f"train.loss='nll' is for models that return log-probabilities, the posts'; {self.model.kind!r} returns"
+                f"train.loss='nll' is for models that return log-probabilities, the article's; {self.model.kind!r} returns"
                 " logits: leave train.loss at 'cross-entropy'"
             )
         if self.train.loss == "nll" and self.train.label_smoothing:
@@ -333,7 +332,7 @@ class Config(_Frozen):
 
 
 def _parse_value(text: str) -> Any:
-    """A TOML value where it reads as one (`6`, `0.1`, `true`, `[4, 7]`, `"text"`), else the bare word; null: None."""
+    """Parse a TOML value (`6`, `0.1`, `true`, `[4, 7]`, `"text"`); anything else is a bare word; null is None."""
     if text.lower() == "null":
         return None
     try:
@@ -373,7 +372,7 @@ def override(config: Config, settings: Iterable[str]) -> Config:
 
 
 def merge_toml(config: Config, path: Path) -> Config:
-    """Lay the tables of a TOML file over `config`: [model], [data], [data.augment], [train], and `seed`, `name`."""
+    """Override `config` by the tables of a TOML file: [model], [data], [data.augment], [train], and `seed`, `name`."""
     try:
         loaded = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -385,7 +384,7 @@ def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in top.items():
         if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
-            # another kind of model has other fields: nothing of the old one carries over
+            # another kind of model has other fields: keep nothing of the old one
             other_kind = "kind" in value and value["kind"] != merged[key].get("kind")
             merged[key] = dict(value) if other_kind else _merge(merged[key], value)
         else:

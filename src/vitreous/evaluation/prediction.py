@@ -1,4 +1,4 @@
-"""Predict and evaluate: logits for many images, answers for a person's own."""
+"""Predict and evaluate: logits of labelled sets, and predictions for a user's own images."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import DataError
 from vitreous.evaluation import metrics
 from vitreous.hardware import prepare
-from vitreous.models.fast.inference import answer
+from vitreous.models.fast.inference import infer
 from vitreous.runs import Run, require_same_data
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A model's answers to a labelled set."""
+    """A model's logits on a labelled set."""
 
     logits: np.ndarray  # (n, classes)
     labels: np.ndarray  # (n,)
@@ -63,12 +63,12 @@ class Evaluation:
 
 @torch.inference_mode()
 def compute_logits(model: nn.Module, images: Tensor, preprocessing: Preprocessing, batch_size: int = 500) -> Tensor:
-    """Logits (n, classes) of uint8 images (n, C, H, W), in eval mode and in order; the model's mode is restored."""
+    """Return the logits (n, classes) of uint8 images (n, C, H, W), in eval mode; the model's mode is restored."""
     was_training = model.training
     model.eval()
     first = next(model.parameters())
     batches = [
-        answer(model, preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype)).float().cpu()
+        infer(model, preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype)).float().cpu()
         for batch in images.split(batch_size)
     ]
     model.train(was_training)
@@ -84,15 +84,15 @@ def evaluate_run(
     split_name: str = "test",
     batch_size: int | None = None,
     data: str | None = None,
-    say: Callable[[str], None] = lambda note: None,
+    log: Callable[[str], None] = lambda note: None,
 ) -> Evaluation:
-    """A run's model on a split of the data it was trained on, or of other data with as many classes."""
+    """Evaluate a run on a split of the data it was trained on, or of other data with as many classes."""
     prepare()
     chosen = run.config.data
     if data is not None:
         preprocessing = run.preprocessing
         size, channels = preprocessing.image_size, _one_or_three(preprocessing)
-        chosen = chosen.replace(name=data, image_size=size, channels=channels)  # and cut into splits as in training
+        chosen = chosen.replace(name=data, image_size=size, channels=channels)  # split as in training
     if not chosen.name:
         raise DataError(f"{str(run.path)!r} was converted and has no data of its own: name some with --data")
     dataset = load_dataset(chosen)
@@ -100,13 +100,13 @@ def evaluate_run(
         require_same_data(run, dataset)
     if dataset.num_classes != len(run.class_names):
         raise DataError(
-            f"{dataset.name} has {dataset.num_classes} classes and the model answers with {len(run.class_names)}:"
+            f"{dataset.name} has {dataset.num_classes} classes and the model {len(run.class_names)}:"
             " choose data with as many, or fine-tune with `vitreous train --from`"
         )
     if dataset.class_names != tuple(run.class_names):
-        say(
+        log(
             f"note: the classes of {dataset.name} have other names ({', '.join(dataset.class_names[:3])}, …) than the"
-            f" model's ({', '.join(run.class_names[:3])}, …); they are taken in their order"
+            f" model's ({', '.join(run.class_names[:3])}, …); they are matched in order"
         )
     split: Split | None = {"train": dataset.train, "val": dataset.val, "test": dataset.test}.get(split_name)
     if split is None:
@@ -122,7 +122,7 @@ def _one_or_three(preprocessing: Preprocessing) -> Literal[1, 3] | None:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer for one image, and what was done to it to make it the model's input."""
+    """The prediction for one image, and how the image became the model's input."""
 
     label: str
     probability: float
@@ -140,7 +140,7 @@ class Prediction:
 
 
 def predict_images(run: Run, images: Sequence[Any] | Iterable[Any]) -> list[Prediction]:
-    """Answers for a person's own images: paths, bytes, PIL images or arrays, of any size."""
+    """Predict a user's own images: paths, bytes, PIL images or arrays, of any size."""
     prepare()
     model = run.load_model()
     prepared = [run.preprocessing.prepare(Path(image) if isinstance(image, str) else image) for image in images]

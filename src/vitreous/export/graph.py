@@ -170,11 +170,11 @@ def _exportable_resize(model: nn.Module) -> Iterator[None]:
         F.interpolate(torch.eye(have)[None, None], size=(want, have), mode="bilinear", antialias=True)[0, 0]
         for have, want in sides
     )
-    model._fit = lambda x: down @ x @ across.mT  # type: ignore[method-assign]
+    model.fit = lambda x: down @ x @ across.mT  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del model._fit  # the class's own is seen again
+        del model.fit  # the class's own is seen again
 
 
 def _make_optional(proto: ModelProto, inputs: dict[str, Tensor]) -> None:

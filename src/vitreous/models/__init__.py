@@ -7,12 +7,13 @@ from torch import nn
 from vitreous.config import ModelConfig
 from vitreous.models.article import ArticleCNN, ArticleDesign, ArticleViT
 from vitreous.models.cnn import CNN
+from vitreous.models.fast.vit import FastViT
 from vitreous.models.vit import ViT
 
 __all__ = ["CNN", "MODELS", "ArticleCNN", "ArticleDesign", "ArticleViT", "ViT", "build", "count_parameters"]
 
 MODELS: dict[str, type[nn.Module]] = {
-    "vit": ViT,
+    "vit": FastViT,  # a ViT, with the same parameters and outputs
     "cnn": CNN,
     "post-cnn": ArticleCNN,
     "post-vit": ArticleViT,
@@ -21,7 +22,7 @@ MODELS: dict[str, type[nn.Module]] = {
 
 
 def build(config: ModelConfig) -> nn.Module:
-    """A freshly initialised model; seed torch first for a repeatable one."""
+    """Return a freshly initialised model; seed torch first for a repeatable one."""
     return MODELS[config.kind](config)
 
 

@@ -1,7 +1,7 @@
-"""The posts' models exactly as written, log-softmax and flaws included.
+"""The article's models exactly as written, flaws included (docs/article.md says what it reports and what is wrong).
 
-They are exhibits: `vitreous doctor post-vit` names what is wrong with them, and the comparison shows what it costs.
-Do not mend them here; `vit` and `cnn` are the mended ones. They return log-probabilities, as the posts do.
+Do not fix them here: `vitreous doctor post-vit` finds their faults, and the comparison shows what they cost. `vit` and
+`cnn` are the correct ones. These return log-probabilities, as in the article.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class ArticleCNN(nn.Module):
 
 
 class PatchesArticleViT(nn.Module):
-    """The ViT in the post's own interface: patches (B, 16, 7, 7) → log-probabilities (B, 10).
+    """The ViT with the article's own interface: patches (B, 16, 7, 7) → log-probabilities (B, 10).
 
-    The flaws, all the post's: the class vector and the position indices are plain tensors (not trained, not saved);
+    The flaws, all the article's: the class vector and the position indices are plain tensors (not trained, not saved);
     `mlp` is never used; F.normalize works across the tokens (its default dimension is 1); the encoder reads its input
     as (sequence, batch, feature), so attention mixes the images of a batch and never the patches of one image; linear1
-    and linear2 are one linear map. `config.fixes` repairs them one by one.
+    and linear2 are one linear map. `config.fixes` corrects them one by one.
     """
 
     def __init__(self, config: ArticleViTConfig):
@@ -76,7 +76,7 @@ class PatchesArticleViT(nn.Module):
 
 
 class ArticleViT(nn.Module):
-    """The adapter: cuts images (B, 1, 28, 28) into the patches that the post's ViT takes."""
+    """The adapter: splits images (B, 1, 28, 28) into the patches that the article's ViT takes."""
 
     def __init__(self, config: ArticleViTConfig):
         super().__init__()

@@ -1,4 +1,4 @@
-"""The CNN the posts compare with: two convolutions, one max-pool, two linear layers; returns logits."""
+"""The CNN that the ViT is compared with: two convolutions, one max-pool, two linear layers; returns logits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from vitreous.config import CNNConfig
 
 
 class CNN(nn.Module):
-    """images (B, C, height, width), normalised → logits (B, classes)."""
+    """Map normalised images (B, C, height, width) to logits (B, classes)."""
 
     def __init__(self, config: CNNConfig):
         super().__init__()
@@ -23,7 +23,7 @@ class CNN(nn.Module):
         self.fc2 = nn.Linear(config.hidden, config.num_classes)
 
     def features(self, images: Tensor) -> Tensor:
-        """The second convolution's output, (B, C₂, height − 4, width − 4): what Grad-CAM-like maps are drawn on."""
+        """Return the second convolution's output, (B, C₂, height − 4, width − 4), on which Grad-CAM-like maps are drawn."""
         return F.relu(self.conv2(F.relu(self.conv1(images))))
 
     def classify(self, features: Tensor) -> Tensor:

@@ -1,19 +1,27 @@
 """Every step of a model: its symbol, its equation, its numbers, its shape, its parameters and its FLOPs.
 
-Pure arithmetic on the configuration: nothing is built, so ViT-H/14 costs as little as the smallest model.
+The model is built and run on torch's meta device, where nothing is allocated: ViT-H/14 costs as little as the smallest
+model. Shapes, parameters and FLOPs are recorded from that run; only the paper's names for the steps are written here.
 
 Symbols are the paper's: B images of H × W × C, patches of P × P, N patches, width D, depth L, k heads of D_h = D / k.
-FLOPs are for one image, a multiply-add being two. Counted: matrix products and convolutions, the same that
-`torch.utils.flop_counter` counts. Not counted: biases, LayerNorm, softmax, GELU, sums, padding and resizing.
+FLOPs are those of `torch.utils.flop_counter`, for one image.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import KW_ONLY, asdict, dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from vitreous.config import ArticleCNNConfig, ArticleDesignConfig, ArticleViTConfig, CNNConfig, ModelConfig, ViTConfig
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from vitreous.config import ArticleDesignConfig, ArticleViTConfig, ModelConfig, ViTConfig
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -31,388 +39,368 @@ class Step:
     name: str
     symbol: str
     equation: str  # where the paper writes it; "–": nowhere
-    numbers: str  # the symbols' values in one repetition
+    numbers: str  # the operands' sizes in one repetition
     shape_symbols: str
-    shape: tuple[int | str, ...]  # "B" stands for the number of images
+    shape: tuple[int | str, ...]  # "B" is the number of images
     parameters: int = 0
     flops: int = 0
-    times: int = 1  # an encoder block's steps are listed once
-    owns: tuple[str, ...] = ()  # the parameters counted here; * stands for a block's number
-    tap: str = ""  # the name under which `taps` keeps this step's output; * likewise
+    times: int = 1  # the steps of an encoder block are listed once
+    owns: tuple[str, ...] = ()  # the parameters counted here; * is the number of a block
+    tap: str = ""  # the name under which `taps` records this step's output; * likewise
 
 
 def shapes(config: ModelConfig) -> list[Step]:
-    """Every step from the image to the output, in order."""
-    if isinstance(config, ViTConfig):
-        config.check_geometry()
-    return list(_STEPS[config.kind](config))  # type: ignore[operator]
+    """Return every step from the image to the output, in order."""
+    return list(_steps(config))
 
 
 def count_flops(config: ModelConfig) -> int:
-    """FLOPs of one image's forward pass (see the top of this file for what counts)."""
-    return sum(step.flops for step in shapes(config))
+    """Return the FLOPs of one image's forward pass."""
+    return sum(step.flops for step in _steps(config))
 
 
 def count_parameters_of(config: ModelConfig) -> int:
-    """Parameters of the model that `build(config)` would make, without making it."""
-    return sum(step.parameters for step in shapes(config))
+    """Return the number of parameters of the model that `build(config)` would make."""
+    return sum(step.parameters for step in _steps(config))
 
 
-# --- arithmetic --------------------------------------------------------------------------------------------
+# --- recording a run -----------------------------------------------------------------------------------------
 
 
-def _linear(inputs: int, outputs: int, bias: bool = True) -> int:
-    """Parameters of a linear layer."""
-    return inputs * outputs + outputs * bias
+class _Recorder(TorchDispatchMode):
+    """Record a forward pass: the output shape of every module, and the FLOPs of every product, by module path.
+
+    Products of a module that has children or multiplies more than once are numbered: "blocks.0.attn#1".
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.flops: dict[str, int] = {}
+        self.operands: dict[str, str] = {}
+        self._calls: list[str] = []  # the modules that are being called, outermost first
+        self._paths = {module: path for path, module in model.named_modules()}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if (count := flop_registry.get(func._overloadpacket)) is not None:
+            module, number = self._calls[-1], 0
+            while (path := f"{module}#{number}") in self.flops:
+                number += 1
+            self.shapes[path] = tuple(out.shape)
+            self.flops[path] = count(*args, out_val=out)
+            self.operands[path] = _operands(func._overloadpacket.__name__, args, out)
+        return out
+
+    def run(self, model: nn.Module, images: Tensor) -> _Recorder:
+        def leave(module: nn.Module, _inputs: Any, out: Any) -> None:
+            self.shapes[self._calls.pop()] = tuple((out[0] if isinstance(out, tuple) else out).shape)
+
+        hooks = [
+            nn.modules.module.register_module_forward_pre_hook(lambda m, _inputs: self._calls.append(self._paths[m])),
+            nn.modules.module.register_module_forward_hook(leave),
+        ]
+        try:
+            with self, torch.no_grad():
+                model(images)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return self
 
 
-def _product(rows: int, inner: int, columns: int) -> int:
-    """FLOPs of (rows × inner) · (inner × columns)."""
-    return 2 * rows * inner * columns
+def _operands(operation: str, args: Any, out: Tensor) -> str:
+    """Return the sizes of a product: "17 × 64 → 192", "2 · (17 × 32 · 32 × 17)" or "14 × 14 × (9 · 1 → 24)"."""
+    if operation == "convolution":
+        outputs, inputs, *kernel = args[1].shape
+        if list(args[3]) == kernel:  # the stride is the kernel: patches are projected
+            return f"{math.prod(out.shape[2:])} × {math.prod(kernel) * inputs} → {outputs}"
+        return f"{_times(*out.shape[2:])} × ({math.prod(kernel)} · {inputs} → {outputs})"
+    left, right = [arg for arg in args if isinstance(arg, Tensor) and arg.ndim >= 2][-2:]
+    if left.ndim == 2:
+        return f"{_times(*left.shape) if left.shape[0] > 1 else left.shape[1]} → {right.shape[-1]}"
+    return f"{left.shape[0]} · ({_times(*left.shape[1:])} · {_times(*right.shape[1:])})"
 
 
-def _by(*numbers: int) -> str:
-    return " × ".join(map(str, numbers))
+def _times(*sizes: int | str) -> str:
+    return " × ".join(map(str, sizes))
 
 
-# --- the ViT -----------------------------------------------------------------------------------------------
+# --- from records to steps -------------------------------------------------------------------------------------
 
 
-def _vit(c: ViTConfig) -> Iterator[Step]:
-    yield from _vit_embedding(c)
-    yield from _vit_block(c)
-    yield from _vit_head(c)
+@dataclass(frozen=True)
+class _Row:
+    """The words for one step, and where its numbers are recorded. `.0.` in a path stands for every block."""
+
+    words: tuple[str, str, str, str]  # name, symbol, equation, shape in symbols
+    module: str = ""  # its shape, parameters and product
+    _: KW_ONLY
+    products: tuple[str, ...] = ()  # where they are not the module's
+    like: str = ""  # the module or product whose shape this step has, where it is not the module's
+    owns: tuple[str, ...] | None = None  # the parameters, where they are not the module's
+    shape: tuple[int | str, ...] | None = None  # where no module has this output
+    numbers: str = ""
+    tap: str = ""
 
 
-def _vit_tokens(c: ViTConfig) -> tuple[str, str]:
-    """How many tokens the encoder sees, in symbols; and the shape of its stream."""
-    tokens = "N + 1" if c.has_class_token else "N"
-    return tokens, f"B × ({tokens}) × D" if c.has_class_token else "B × N × D"
+@lru_cache(maxsize=64)
+def _steps(config: ModelConfig) -> tuple[Step, ...]:
+    from vitreous.models import build
+    from vitreous.models.vit import ViT
 
-
-def _vit_embedding(c: ViTConfig) -> Iterator[Step]:
-    (height, width), (ph, pw), (rows, columns), N, D = c.image_size, c.patch_size, c.grid, c.num_patches, c.dim
-    channels, feature_symbols = c.channels, "B × C × H × W"
-    yield Step("image", "x", "Sec. 3.1", _by(height, width, channels), feature_symbols, ("B", channels, height, width))
-    module = 0  # of the stem, as ConvStem numbers them: a convolution, its GELU, the blocks of that stage
-    for stage, out_channels in enumerate(c.stem_channels, start=1):
-        height, width, feature_symbols = -(-height // 2), -(-width // 2), "B × C′ × H′ × W′"
-        shape = ("B", out_channels, height, width)
-        yield Step(
-            f"stem {stage}: conv 3×3, stride 2, GELU", "x′", "Sec. 3.1, hybrid",
-            f"{_by(height, width)} × (9 · {channels} → {out_channels})", feature_symbols, shape,
-            _linear(9 * channels, out_channels), _product(height * width, 9 * channels, out_channels),
-            owns=(f"stem.{module}",),
-        )  # fmt: skip
-        channels = out_channels
-        for block in range(1, c.stem_depth):
-            yield Step(
-                f"stem {stage}.{block}: x′ + GELU(conv 3×3(LN(x′)))", "x′", "Sec. 3.1, hybrid",
-                f"{_by(height, width)} × (9 · {channels} → {channels})", feature_symbols, shape,
-                2 * channels + _linear(9 * channels, channels), _product(height * width, 9 * channels, channels),
-                owns=(f"stem.{module + 1 + block}",),
-            )  # fmt: skip
-        module += 1 + c.stem_depth
-    if c.fitted_size != (height, width):
-        how = "pad with zeros" if c.fit == "pad" else "resize"
-        fitted = c.fitted_size
-        yield Step(how, "–", "–", f"{_by(height, width)} → {_by(*fitted)}", feature_symbols, ("B", channels, *fitted))
-    patch = ph * pw * channels
-    patch_symbol = "P²C′" if c.stem_channels else "P²C"
-    yield Step(
-        "split into patches", "x_p", "Sec. 3.1", f"{_by(rows, columns)} patches of {_by(ph, pw, channels)}",
-        f"B × N × {patch_symbol}", ("B", N, patch),
-    )  # fmt: skip
-    yield Step(
-        "project the patches", "x_p E", "Eq. 1", f"{_by(N, patch)} → {D}", "B × N × D", ("B", N, D),
-        _linear(patch, D), _product(N, patch, D), owns=("patch_embed.proj",),
-    )  # fmt: skip
-    yield from _vit_class_token_and_positions(c)
-
-
-def _vit_class_token_and_positions(c: ViTConfig) -> Iterator[Step]:
-    (rows, columns), T, D = c.grid, c.num_tokens, c.dim
-    _, stream = _vit_tokens(c)
-    if c.has_class_token:
-        yield Step(
-            "put the class token in front", "[x_class; x_p E]", "Eq. 1", f"1 + {c.num_patches} → {T}", stream,
-            ("B", T, D), D, owns=("cls_token",),
-        )  # fmt: skip
-    kinds = {
-        "learned": ("add the positions", "+ E_pos", "Eq. 1", _by(T, D), T * D, ("pos_embed",)),
-        "learned-2d": (
-            "add 2-D positions: row, column", "+ E_pos", "App. D.4", f"({rows} + {columns}) × {D // 2}",
-            (rows + columns) * (D // 2), ("pos_embed_row", "pos_embed_column"),
-        ),
-        "sincos-2d": ("add fixed 2-D sine-cosine positions", "+ E_pos", "–", _by(rows * columns, D), 0, ()),
-    }  # fmt: skip
-    if c.positions in kinds:
-        name, symbol, equation, numbers, parameters, owns = kinds[c.positions]
-        yield Step(name, symbol, equation, numbers, stream, ("B", T, D), parameters, owns=owns)
-    why = {"none": "no positions are added", "relative": "positions are relative: see the blocks"}.get(c.positions, "")
-    yield Step("tokens", "z_0", "Eq. 1", why or _by(T, D), stream, ("B", T, D), tap="tokens")
-
-
-def _vit_block(c: ViTConfig) -> Iterator[Step]:
-    L, D, T, k, K = c.depth, c.dim, c.num_tokens, c.num_heads, c.head_dim
-    tokens, stream = _vit_tokens(c)
-    per_head, full = f"B × k × ({tokens}) × D_h", ("B", T, D)
-    weights_symbols = f"B × k × ({tokens}) × ({tokens})"
-    yield Step("normalise", "LN(z)", "Eq. 2", _by(T, D), stream, full, 2 * D * L, times=L, owns=("blocks.*.norm1",))
-    yield Step(
-        "queries, keys, values", "q, k, v", "Eq. 5", f"{_by(T, D)} → 3 · {_by(k, K)}", f"3 · {per_head}",
-        ("B", k, T, K), _linear(D, 3 * D, c.qkv_bias) * L, _product(T, D, 3 * D) * L, times=L,
-        owns=("blocks.*.attn.qkv",), tap="blocks.*.q",
-    )  # fmt: skip
-    if c.positions == "relative":
-        offsets = 2 * T - 1
-        yield Step(
-            "relative positions", "q rᵀ / √D_h", "App. D.4", f"{k} heads · ({_by(T, K)} · {_by(K, offsets)})",
-            weights_symbols, ("B", k, T, T), offsets * K * L, k * _product(T, K, offsets) * L, times=L,
-            owns=("blocks.*.attn.rel_pos",),
-        )  # fmt: skip
-    yield Step(
-        "attention weights", "A = softmax(q kᵀ / √D_h)", "Eq. 6", f"{k} heads · ({_by(T, K)} · {_by(K, T)})",
-        weights_symbols, ("B", k, T, T), 0, k * _product(T, K, T) * L, times=L, tap="blocks.*.attention",
-    )  # fmt: skip
-    yield Step(
-        "weigh the values", "SA(z) = A v", "Eq. 7", f"{k} heads · ({_by(T, T)} · {_by(T, K)})", per_head,
-        ("B", k, T, K), 0, k * _product(T, T, K) * L, times=L, tap="blocks.*.heads",
-    )  # fmt: skip
-    yield Step(
-        "join the heads", "[SA_1; …; SA_k] U_msa", "Eq. 8", f"{T} × {k}·{K} → {D}", stream, full,
-        _linear(D, D) * L, _product(T, D, D) * L, times=L, owns=("blocks.*.attn.proj",),
-    )  # fmt: skip
-    yield Step("add", "z′ = MSA(LN(z)) + z", "Eq. 2", _by(T, D), stream, full, times=L, tap="blocks.*.middle")
-    yield Step("normalise", "LN(z′)", "Eq. 3", _by(T, D), stream, full, 2 * D * L, times=L, owns=("blocks.*.norm2",))
-    yield Step(
-        "widen, GELU", "GELU(LN(z′) W_1)", "Eq. 3", f"{_by(T, D)} → {c.mlp_dim}", f"B × ({tokens}) × MLP",
-        ("B", T, c.mlp_dim), _linear(D, c.mlp_dim) * L, _product(T, D, c.mlp_dim) * L, times=L,
-        owns=("blocks.*.mlp.fc1",),
-    )  # fmt: skip
-    yield Step(
-        "narrow", "MLP(LN(z′))", "Eq. 3", f"{_by(T, c.mlp_dim)} → {D}", stream, full,
-        _linear(c.mlp_dim, D) * L, _product(T, c.mlp_dim, D) * L, times=L, owns=("blocks.*.mlp.fc2",),
-    )  # fmt: skip
-    yield Step("add", "z = MLP(LN(z′)) + z′", "Eq. 3", _by(T, D), stream, full, times=L, tap="blocks.*.output")
-
-
-def _vit_head(c: ViTConfig) -> Iterator[Step]:
-    D, T = c.dim, c.num_tokens
-    symbol, equation = {
-        "cls": ("y = LN(z_L⁰)", "Eq. 4"),
-        "mean": ("y = mean LN(z_L)", "App. D.3"),
-        "seq": ("y = softmax(LN(z_L) w)ᵀ LN(z_L)", "–"),
-    }[c.pool]
-    # LayerNorm's parameters stand with the pooling: y is one step of the paper
-    scored = c.pool == "seq"
-    yield Step(
-        {"cls": "normalise the class token", "mean": "normalise, average", "seq": "normalise, weigh, sum"}[c.pool],
-        symbol, equation, f"{_by(T, D)} → {D}", "B × D", ("B", D), 2 * D + _linear(D, 1) * scored,
-        (_product(T, D, 1) + _product(1, T, D)) * scored, owns=("norm", "pool_score") if scored else ("norm",),
-        tap="pooled",
-    )  # fmt: skip
-    hidden = D
-    if c.head == "mlp":
-        hidden = c.head_hidden or D
-        yield Step(
-            "hidden layer of the head, tanh", "tanh(y W_h)", "Sec. 3.1", f"{D} → {hidden}", "B × hidden",
-            ("B", hidden), _linear(D, hidden), _product(1, D, hidden), owns=("pre_logits",),
-        )  # fmt: skip
-    yield Step(
-        "classify", "logits", "Sec. 3.1", f"{hidden} → {c.num_classes}", "B × classes", ("B", c.num_classes),
-        _linear(hidden, c.num_classes), _product(1, hidden, c.num_classes), owns=("head",), tap="logits",
-    )  # fmt: skip
-
-
-# --- the CNN, and the post's ---------------------------------------------------------------------------------
-
-
-def _cnn(c: CNNConfig) -> Iterator[Step]:
-    yield from _cnn_steps(c, ("conv1", "conv2", "fc1", "fc2"))
-
-
-def _post_cnn(c: ArticleCNNConfig) -> Iterator[Step]:
-    yield from _cnn_steps(CNNConfig(), ("layers.0", "layers.2", "layers.7", "layers.10"))
-    yield Step("log-softmax", "log p", "–", "10", "B × classes", ("B", 10))
-
-
-def _cnn_steps(c: CNNConfig, names: tuple[str, str, str, str]) -> Iterator[Step]:
-    (height, width), channels = c.image_size, c.channels
-    yield Step("image", "x", "–", _by(height, width, channels), "B × C × H × W", ("B", channels, height, width))
-    for name, out_channels in zip(names[:2], c.conv_channels, strict=True):
-        height, width = height - 2, width - 2
-        yield Step(
-            "conv 3×3, ReLU", "ReLU(W ∗ x)", "–", f"{_by(height, width)} × (9 · {channels} → {out_channels})",
-            "B × C′ × H′ × W′", ("B", out_channels, height, width), _linear(9 * channels, out_channels),
-            _product(height * width, 9 * channels, out_channels), owns=(name,),
-        )  # fmt: skip
-        channels = out_channels
-    pooled = ("B", channels, height // 2, width // 2)
-    yield Step("max-pool 2×2", "–", "–", f"{_by(height, width)} → {_by(*pooled[2:])}", "B × C′ × H″ × W″", pooled)
-    flat = c.flat_features
-    yield Step("flatten", "–", "–", f"{_by(*pooled[1:])} → {flat}", "B × C′H″W″", ("B", flat))
-    yield Step(
-        "hidden layer, ReLU", "ReLU(x W_1)", "–", f"{flat} → {c.hidden}", "B × hidden", ("B", c.hidden),
-        _linear(flat, c.hidden), _product(1, flat, c.hidden), owns=(names[2],),
-    )  # fmt: skip
-    yield Step(
-        "classify", "logits", "–", f"{c.hidden} → {c.num_classes}", "B × classes", ("B", c.num_classes),
-        _linear(c.hidden, c.num_classes), _product(1, c.hidden, c.num_classes), owns=(names[3],),
-    )  # fmt: skip
-
-
-# --- the posts' transformers -----------------------------------------------------------------------------------
-
-
-def _post_patches(D: int, owner: str) -> Iterator[Step]:
-    yield Step("image", "x", "Sec. 3.1", "28 × 28 × 1", "B × C × H × W", ("B", 1, 28, 28))
-    yield Step("cut into patches", "x_p", "Sec. 3.1", "4 × 4 patches of 7 × 7 × 1", "B × N × P²", ("B", 16, 49))
-    yield Step(
-        "project the patches", "x_p E", "Eq. 1", f"16 × 49 → {D}", "B × N × D", ("B", 16, D), _linear(49, D),
-        _product(16, 49, D), owns=(owner,),
-    )  # fmt: skip
-
-
-def _post_vit_attention(c: ArticleViTConfig) -> Iterator[Step]:
-    K, k, L = c.dim // c.num_heads, c.num_heads, 4
-    if "attention" in c.fixes:
-        yield Step(
-            "attention weights", "A = softmax(q kᵀ / √D_h)", "Eq. 6", f"{k} heads · (17 × {K} · {K} × 17)",
-            "B × k × (N + 1) × (N + 1)", ("B", k, 17, 17), 0, k * _product(17, K, 17) * L, times=L,
-        )  # fmt: skip
-        yield Step(
-            "weigh the values", "SA(z) = A v", "Eq. 7", f"{k} heads · (17 × 17 · 17 × {K})",
-            "B × k × (N + 1) × D_h", ("B", k, 17, K), 0, k * _product(17, 17, K) * L, times=L,
-        )  # fmt: skip
-        return
-    yield Step(
-        "attention weights, image to image", "A = softmax(q kᵀ / √D_h)", "–",
-        f"17 · {k} heads · (B × {K} · {K} × B), B = 1", "(N + 1) × k × B × B",
-        (17, k, "B", "B"), 0, 17 * k * _product(1, K, 1) * L, times=L,
-    )  # fmt: skip
-    yield Step(
-        "weigh the values of other images", "A v", "–", f"17 · {k} heads · (B × B · B × {K}), B = 1",
-        "(N + 1) × k × B × D_h", (17, k, "B", K), 0, 17 * k * _product(1, 1, K) * L, times=L,
-    )  # fmt: skip
-
-
-def _post_vit(c: ArticleViTConfig) -> Iterator[Step]:
-    """As written, attention runs over the images of a batch: its FLOPs here are those of a batch of one."""
-    D, K, k, feed_forward, L = c.dim, c.dim // c.num_heads, c.num_heads, 3000, 4
-    stream, full, layer = "B × (N + 1) × D", ("B", 17, D), "model.encoder.layers.*."
-    if "pre-norm" in c.fixes:
-        first, second = (
-            ("normalise; add", "z′ = MSA(LN(z)) + z", "Eq. 2"),
-            ("normalise; add", "z = MLP(LN(z′)) + z′", "Eq. 3"),
+    with torch.device("meta"):
+        # the readable ViT computes every token of every block, as the paper writes it
+        model = (ViT(config) if isinstance(config, ViTConfig) else build(config)).train()
+        one, two = (
+            _Recorder(model).run(model, torch.zeros(count, config.channels, *config.image_size)) for count in (1, 2)
         )
-    else:
-        first, second = (
-            ("add, then normalise", "z′ = LN(MSA(z) + z)", "–"),
-            ("add, then normalise", "z = LN(MLP(z′) + z′)", "–"),
-        )
-    yield from _post_patches(D, "model.patch_projection")
-    if "class-token" in c.fixes:
-        yield Step(
-            "put the class token in front", "[x_class; x_p E]", "Eq. 1", "1 + 16 → 17", stream, full, D,
-            owns=("model.class_token",),
-        )  # fmt: skip
-    else:
-        yield Step("put a fixed random vector in front", "[x_class; x_p E]", "–", "1 + 16 → 17", stream, full)
-    yield Step(
-        "add the positions", "+ E_pos", "Eq. 1", f"17 × {D}", stream, full, 17 * D, owns=("model.position_embedding",)
+    parameters = {name: parameter.numel() for name, parameter in model.named_parameters()}
+    equation = "–" if config.kind.endswith("cnn") else "Sec. 3.1"
+    image = _Row(
+        ("image", "x", equation, "B × C × H × W"),
+        shape=("B", config.channels, *config.image_size),
+        numbers=_times(*config.image_size, config.channels),
     )
+    return tuple(_step(row, one, two, parameters) for row in (image, *_ROWS[config.kind](config)))
+
+
+def _step(row: _Row, one: _Recorder, two: _Recorder, parameters: dict[str, int]) -> Step:
+    products = row.products or ((f"{row.module}#0",) if row.module else ())
+    reference = row.like or row.module or "".join(products[:1])
+    shape = row.shape or _with_batch(one.shapes[reference], two.shapes[reference])
+    owners = [_any_block(name) if ".0." in name else name for name in row.owns or (row.module,) if name]
+    owned = {owner: sum(size for name, size in parameters.items() if _belongs(name, owner)) for owner in owners}
+    times = sum(_any_block(path) == _any_block(reference) for path in one.shapes) if ".0." in reference else 1
+    return Step(
+        *row.words[:3],
+        numbers=row.numbers or one.operands.get("".join(products[-1:]), "") or _times(*shape[1:]),
+        shape_symbols=row.words[3],
+        shape=shape,
+        parameters=sum(owned.values()),
+        flops=times * sum(one.flops.get(product, 0) for product in products),
+        times=times,
+        owns=tuple(owner for owner, size in owned.items() if size),
+        tap=row.tap,
+    )
+
+
+def _any_block(path: str) -> str:
+    return re.sub(r"\b(blocks|layers)\.\d+\.", r"\1.*.", path)
+
+
+def _belongs(parameter: str, owner: str) -> bool:
+    return f"{_any_block(parameter) if '*' in owner else parameter}.".startswith(f"{owner}.")
+
+
+def _with_batch(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int | str, ...]:
+    """Return a shape with "B" where it grows with the number of images: (2, 17, 17), (4, 17, 17) → (B, 2, 17, 17)."""
+    sizes: list[int | str] = []
+    for size, doubled in zip(one, two, strict=True):
+        sizes += [size] if doubled == size else ["B"] if size == 1 else ["B", size]
+    return tuple(sizes)
+
+
+# --- the words -------------------------------------------------------------------------------------------------
+
+
+def _vit(c: ViTConfig) -> Iterator[_Row]:
+    stream = "B × (N + 1) × D" if c.has_class_token else "B × N × D"
+    yield from _patches(c)
+    yield from _class_token_and_positions(c, stream)
+    yield from _encoder_block(
+        stream, "blocks.0.attn", qkv="blocks.0.attn.qkv", proj="blocks.0.attn.proj", fc1="blocks.0.mlp.fc1",
+        fc2="blocks.0.mlp.fc2", products=(0, 2) if c.positions == "relative" else (0, 1), taps=True,
+    )  # fmt: skip
+    # LayerNorm's parameters are counted with the pooling: y is one step of the paper
+    words = {
+        "cls": ("normalise the class token", "y = LN(z_L⁰)", "Eq. 4", "B × D"),
+        "mean": ("normalise, average", "y = mean LN(z_L)", "App. D.3", "B × D"),
+        "seq": ("normalise, weight, sum", "y = softmax(LN(z_L) w)ᵀ LN(z_L)", "–", "B × D"),
+    }[c.pool]
+    numbers = f"{c.num_tokens} × {c.dim} → {c.dim}"
+    products, owns = ("pool_score#0", "#0"), ("norm", "pool_score")
+    yield _Row(words, products=products, owns=owns, shape=("B", c.dim), numbers=numbers, tap="pooled")
+    if c.head == "mlp":
+        yield _Row(("hidden layer of the head, tanh", "tanh(y W_h)", "Sec. 3.1", "B × hidden"), "pre_logits")
+    yield _Row(("classify", "logits", "Sec. 3.1", "B × classes"), "head", tap="logits")
+
+
+def _patches(c: ViTConfig) -> Iterator[_Row]:
+    features, patch = ("B × C′ × H′ × W′", "P²C′") if c.stem_channels else ("B × C × H × W", "P²C")
+    module, hybrid = 0, ("x′", "Sec. 3.1, hybrid", features)  # ConvStem: a convolution, its GELU, residual blocks
+    for stage in range(1, len(c.stem_channels) + 1):
+        yield _Row((f"stem {stage}: conv 3×3, stride 2, GELU", *hybrid), f"stem.{module}")
+        for block in range(1, c.stem_depth):
+            path, name = f"stem.{module + 1 + block}", f"stem {stage}.{block}: x′ + GELU(conv 3×3(LN(x′)))"
+            yield _Row((name, *hybrid), path, products=(f"{path}.conv#0",))
+        module += 1 + c.stem_depth
+    channels = c.stem_channels[-1] if c.stem_channels else c.channels
+    if c.fitted_size != c.feature_size:
+        words = ("pad with zeros" if c.fit == "pad" else "resize", "–", "–", features)
+        sizes = f"{_times(*c.feature_size)} → {_times(*c.fitted_size)}"
+        yield _Row(words, shape=("B", channels, *c.fitted_size), numbers=sizes)
+    words, size = ("split into patches", "x_p", "Sec. 3.1", f"B × N × {patch}"), math.prod(c.patch_size) * channels
+    sizes = f"{_times(*c.grid)} patches of {_times(*c.patch_size, channels)}"
+    yield _Row(words, shape=("B", c.num_patches, size), numbers=sizes)
+    words = ("project the patches", "x_p E", "Eq. 1", "B × N × D")
+    yield _Row(words, "patch_embed", products=("patch_embed.proj#0",))
+
+
+def _class_token_and_positions(c: ViTConfig, stream: str) -> Iterator[_Row]:
+    if c.has_class_token:
+        words, sizes = (
+            ("prepend the class token", "[x_class; x_p E]", "Eq. 1", stream),
+            f"1 + {c.num_patches} → {c.num_tokens}",
+        )
+        yield _Row(words, like="drop", owns=("cls_token",), numbers=sizes)
+    if c.positions == "learned":
+        yield _Row(("add the positions", "+ E_pos", "Eq. 1", stream), like="drop", owns=("pos_embed",))
+    if c.positions == "learned-2d":
+        words, sizes = (
+            ("add 2-D positions: row, column", "+ E_pos", "App. D.4", stream),
+            f"({c.grid[0]} + {c.grid[1]}) × {c.dim // 2}",
+        )
+        yield _Row(words, like="drop", owns=("pos_embed_row", "pos_embed_column"), numbers=sizes)
+    if c.positions == "sincos-2d":
+        yield _Row(("add fixed 2-D sine-cosine positions", "+ E_pos", "–", stream), like="drop")
+    why = {"none": "no positions are added", "relative": "positions are relative: see the blocks"}.get(c.positions, "")
+    yield _Row(("tokens", "z_0", "Eq. 1", stream), like="drop", numbers=why, tap="tokens")
+
+
+def _encoder_block(
+    stream: str, attention: str, *, qkv: str, proj: str, fc1: str, fc2: str, products: tuple[int, int],
+    taps: bool = False, from_normalised: bool = False,
+) -> Iterator[_Row]:  # fmt: skip
+    """Yield the rows of a block; `products` are the numbers of q kᵀ and A v among those of the attention module."""
+    tokens = "(N + 1)" if "+" in stream else "N"
+    pairs, per_head = f"B × k × {tokens} × {tokens}", f"B × k × {tokens} × D_h"
+    weights, values = ((f"{attention}#{number}",) for number in products)
+    skip = "LN({})" if from_normalised else "{}"
+
+    def tap(name: str) -> str:
+        return f"blocks.*.{name}" if taps else ""
+
+    yield _Row(("normalise", "LN(z)", "Eq. 2", stream), "blocks.0.norm1")
+    yield _product(("queries, keys, values", "q, k, v", "Eq. 5", f"B × {tokens} × 3·D"), qkv, "in_proj")
+    if products == (0, 2):
+        words, owns = ("relative positions", "q rᵀ / √D_h", "App. D.4", pairs), (f"{attention}.rel_pos",)
+        yield _Row(words, products=(f"{attention}#1",), like=weights[0], owns=owns)
+    words = ("attention weights", "A = softmax(q kᵀ / √D_h)", "Eq. 6", pairs)
+    yield _Row(words, products=weights, tap=tap("attention"))
+    yield _Row(("weight the values", "SA(z) = A v", "Eq. 7", per_head), products=values, tap=tap("heads"))
+    yield _product(("join the heads", "[SA_1; …; SA_k] U_msa", "Eq. 8", stream), proj, "out_proj")
+    words = ("add", f"z′ = MSA(LN(z)) + {skip.format('z')}", "–" if from_normalised else "Eq. 2", stream)
+    yield _Row(words, like="blocks.0.norm2", tap=tap("middle"))
+    yield _Row(("normalise", "LN(z′)", "Eq. 3", stream), "blocks.0.norm2")
+    yield _Row(("widen, GELU", "GELU(LN(z′) W_1)", "Eq. 3", f"B × {tokens} × MLP"), fc1)
+    yield _Row(("narrow", "MLP(LN(z′))", "Eq. 3", stream), fc2)
+    words = ("add", f"z = MLP(LN(z′)) + {skip.format('z′')}", "–" if from_normalised else "Eq. 3", stream)
+    yield _Row(words, like=fc2, tap=tap("output"))
+
+
+def _product(words: tuple[str, str, str, str], path: str, name: str) -> _Row:
+    """Return the row of a linear layer, or of a product in nn.MultiheadAttention, whose parameters have a `name`."""
+    module, numbered, _ = path.partition("#")
+    if not numbered:
+        return _Row(words, path)
+    owns = (f"{module}.{name}",) if name == "out_proj" else (f"{module}.{name}_weight", f"{module}.{name}_bias")
+    return _Row(words, products=(path,), owns=owns)
+
+
+def _cnn(_: ModelConfig) -> Iterator[_Row]:
+    yield from _convolutions("conv1", "conv2", "conv_dropout", "fc1", "fc2")
+
+
+def _article_cnn(_: ModelConfig) -> Iterator[_Row]:
+    yield from _convolutions("layers.0", "layers.2", "layers.4", "layers.7", "layers.10")
+    yield _Row(("log-softmax", "log p", "–", "B × classes"), "layers.11")
+
+
+def _convolutions(conv1: str, conv2: str, pooled: str, fc1: str, fc2: str) -> Iterator[_Row]:
+    for conv in (conv1, conv2):
+        yield _Row(("conv 3×3, ReLU", "ReLU(W ∗ x)", "–", "B × C′ × H′ × W′"), conv)
+    yield _Row(("max-pool 2×2; flatten", "–", "–", "B × C′ × H″ × W″"), pooled)
+    yield _Row(("hidden layer, ReLU", "ReLU(x W_1)", "–", "B × hidden"), fc1)
+    yield _Row(("classify", "logits", "–", "B × classes"), fc2)
+
+
+def _article_patches(module: str) -> Iterator[_Row]:
+    words = ("split into patches", "x_p", "Sec. 3.1", "B × N × P²")
+    yield _Row(words, shape=("B", 16, 49), numbers="4 × 4 patches of 7 × 7 × 1")
+    yield _Row(("project the patches", "x_p E", "Eq. 1", "B × N × D"), module)
+
+
+def _article_vit(c: ArticleViTConfig) -> Iterator[_Row]:
+    """As written, attention runs over the images of a batch: its FLOPs here are those of a batch of one."""
+    layer, stream, encoder = "model.encoder.layers.0.", "B × (N + 1) × D", "model.encoder"
+    yield from _article_patches("model.patch_projection")
+    name, equation = ("the class token", "Eq. 1") if "class-token" in c.fixes else ("a fixed random vector", "–")
+    words = (f"prepend {name}", "[x_class; x_p E]", equation, stream)
+    yield _Row(words, like=encoder, owns=("model.class_token",), numbers="1 + 16 → 17")
+    yield _Row(("add the positions", "+ E_pos", "Eq. 1", stream), "model.position_embedding", like=encoder)
     if "normalisation" not in c.fixes:
-        yield Step("L2-normalise across the tokens", "z_0", "–", f"17 × {D}", stream, full)
-    yield Step(
-        "queries, keys, values", "q, k, v", "Eq. 5", f"17 × {D} → 3 · {_by(k, K)}", "3 · (N + 1) × k × B × D_h",
-        (17, k, "B", K), _linear(D, 3 * D) * L, _product(17, D, 3 * D) * L, times=L,
-        owns=(layer + "self_attn.in_proj_weight", layer + "self_attn.in_proj_bias"),
+        yield _Row(("L2-normalise across the tokens", "z_0", "–", stream), like=encoder)
+    yield _product(("queries, keys, values", "q, k, v", "Eq. 5", "B × (N + 1) × 3·D"), f"{layer}self_attn#0", "in_proj")
+    if "attention" in c.fixes:
+        weights = ("attention weights", "A = softmax(q kᵀ / √D_h)", "Eq. 6", "B × k × (N + 1) × (N + 1)")
+        values = ("weight the values", "SA(z) = A v", "Eq. 7", "B × k × (N + 1) × D_h")
+    else:
+        weights = ("attention weights, image to image", "A = softmax(q kᵀ / √D_h)", "–", "(N + 1)·k × B × B")
+        values = ("weight the values of other images", "A v", "–", "(N + 1)·k × B × D_h")
+    yield _Row(weights, products=(f"{layer}self_attn#1",))
+    yield _Row(values, products=(f"{layer}self_attn#2",))
+    yield _product(("join the heads", "[SA_1; …; SA_k] U_msa", "Eq. 8", stream), f"{layer}self_attn#3", "out_proj")
+    if "pre-norm" in c.fixes:
+        first = ("normalise; add", "z′ = MSA(LN(z)) + z", "Eq. 2", stream)
+        second = ("normalise; add", "z = MLP(LN(z′)) + z′", "Eq. 3", stream)
+    else:
+        first = ("add, then normalise", "z′ = LN(MSA(z) + z)", "–", stream)
+        second = ("add, then normalise", "z = LN(MLP(z′) + z′)", "–", stream)
+    yield _Row(first, f"{layer}norm1")
+    yield _Row(("widen, GELU", "GELU(z′ W_1)", "Eq. 3", "B × (N + 1) × MLP"), f"{layer}linear1")
+    yield _Row(("narrow", "MLP(z′)", "Eq. 3", stream), f"{layer}linear2")
+    yield _Row(second, f"{layer}norm2")
+    yield _Row(
+        ("take the class token", "y = z_L⁰", "–", "B × D"), shape=("B", c.dim), numbers=f"17 × {c.dim} → {c.dim}"
+    )
+    for i, after in enumerate(("", ", tanh"), start=1):
+        yield _Row((f"linear {i}{after}", f"h_{i}", "–", "B × hidden"), f"model.linear{i}")
+    yield _Row(("linear 3, log-softmax", "log p", "–", "B × classes"), "model.linear3")
+
+
+def _article_design(c: ArticleDesignConfig) -> Iterator[_Row]:
+    """Class token and positions pass through linear layers once per batch: their FLOPs are those of a batch of one."""
+    stream = "B × (N + 1) × D"
+    yield from _article_patches("patch_projection")
+    words = ("project the class token", "x_class W_c", "–", "1 × D")
+    yield _Row(words, "class_projection", owns=("class_token", "class_projection"), shape=(1, c.dim))
+    name, symbols = ("for all", "D") if c.positions == "as-written" else ("per index", "(N + 1) × D")
+    yield _Row((f"positions: one vector {name}", "[0 … N] W_p", "–", symbols), "position_projection")
+    yield _Row(("tokens", "z_0 = [x_class; x_p E] + E_pos", "Eq. 1", stream), shape=("B", 17, c.dim))
+    attention, mlp = "blocks.0.attention", "blocks.0.mlp"
+    yield from _encoder_block(
+        stream, attention, qkv=f"{attention}#0", proj=f"{attention}#3", fc1=f"{mlp}.0", fc2=f"{mlp}.2", products=(1, 2),
+        from_normalised=c.residual == "normalised",
     )  # fmt: skip
-    yield from _post_vit_attention(c)
-    yield Step(
-        "join the heads", "[SA_1; …; SA_k] U_msa", "Eq. 8", f"17 × {k}·{K} → {D}", stream, full, _linear(D, D) * L,
-        _product(17, D, D) * L, times=L, owns=(layer + "self_attn.out_proj",),
-    )  # fmt: skip
-    yield Step(
-        *first, f"17 × {D}", stream, full, 2 * D * L, times=L,
-        owns=(layer + "norm1",),
-    )  # fmt: skip
-    yield Step(
-        "widen, GELU", "GELU(z′ W_1)", "Eq. 3", f"17 × {D} → {feed_forward}", "B × (N + 1) × MLP",
-        ("B", 17, feed_forward), _linear(D, feed_forward) * L, _product(17, D, feed_forward) * L, times=L,
-        owns=(layer + "linear1",),
-    )  # fmt: skip
-    yield Step(
-        "narrow", "MLP(z′)", "Eq. 3", f"17 × {feed_forward} → {D}", stream, full, _linear(feed_forward, D) * L,
-        _product(17, feed_forward, D) * L, times=L, owns=(layer + "linear2",),
-    )  # fmt: skip
-    yield Step(
-        *second, f"17 × {D}", stream, full, 2 * D * L, times=L,
-        owns=(layer + "norm2",),
-    )  # fmt: skip
-    yield Step("take the class token", "y = z_L⁰", "–", f"17 × {D} → {D}", "B × D", ("B", D))
-    for i, (inputs, outputs, after) in enumerate([(D, 250, ""), (250, 100, ", tanh"), (100, 10, ", log-softmax")], 1):
-        yield Step(
-            f"linear {i}{after}", "log p" if i == 3 else f"h_{i}", "–", f"{inputs} → {outputs}",
-            "B × classes" if i == 3 else "B × hidden", ("B", outputs), _linear(inputs, outputs),
-            _product(1, inputs, outputs), owns=(f"model.linear{i}",),
-        )  # fmt: skip
+    yield _Row(("normalise the class token", "y = LN(z_L⁰)", "Eq. 4", "B × D"), "norm")
+    yield _Row(("classify, log-softmax", "log p", "Sec. 3.1", "B × classes"), "classifier")
 
 
-def _post_design(c: ArticleDesignConfig) -> Iterator[Step]:
-    """Class token and positions pass through linear layers once a batch: their FLOPs are those of a batch of one."""
-    D = c.dim
-    yield from _post_patches(D, "patch_projection")
-    yield Step(
-        "project the class token", "x_class W_c", "–", f"{D} → {D}", "1 × D", (1, D), D + _linear(D, D),
-        _product(1, D, D), owns=("class_token", "class_projection"),
-    )  # fmt: skip
-    one = c.positions == "as-written"
-    inputs, rows = (17, 1) if one else (1, 17)
-    yield Step(
-        "positions: one vector for all" if one else "positions: one vector an index", "[0 … N] W_p", "–",
-        f"{_by(rows, inputs)} → {D}", "D" if one else "(N + 1) × D", (D,) if one else (17, D), _linear(inputs, D),
-        _product(rows, inputs, D), owns=("position_projection",),
-    )  # fmt: skip
-    yield Step("tokens", "z_0 = [x_class; x_p E] + E_pos", "Eq. 1", f"17 × {D}", "B × (N + 1) × D", ("B", 17, D))
-    yield from map(_as_written_in(c), _vit_block(_same_geometry(c)))
-    normalise, classify = _vit_head(_same_geometry(c))
-    yield replace(normalise, tap="")
-    yield replace(classify, name="classify, log-softmax", symbol="log p", owns=("classifier",), tap="")
+_ROWS: dict[str, Any] = {
+    "vit": _vit,
+    "cnn": _cnn,
+    "post-cnn": _article_cnn,
+    "post-vit": _article_vit,
+    "post-design": _article_design,
+}
 
 
-def _same_geometry(c: ArticleDesignConfig) -> ViTConfig:
-    """A block of the design table has the parts of the paper's; only its residual is taken elsewhere."""
-    return ViTConfig(patch_size=7, dim=c.dim, depth=c.depth, num_heads=c.num_heads, mlp_dim=c.mlp_dim)
-
-
-def _as_written_in(c: ArticleDesignConfig) -> Callable[[Step], Step]:
-    owners = {
-        "blocks.*.attn.qkv": ("blocks.*.attention.in_proj_weight", "blocks.*.attention.in_proj_bias"),
-        "blocks.*.attn.proj": ("blocks.*.attention.out_proj",),
-        "blocks.*.mlp.fc1": ("blocks.*.mlp.0",),
-        "blocks.*.mlp.fc2": ("blocks.*.mlp.2",),
-    }
-    residuals = {"z′ = MSA(LN(z)) + z": "z′ = MSA(LN(z)) + LN(z)", "z = MLP(LN(z′)) + z′": "z = MLP(LN(z′)) + LN(z′)"}
-
-    def rewrite(step: Step) -> Step:
-        step = replace(step, tap="", owns=tuple(name for owned in step.owns for name in owners.get(owned, (owned,))))
-        if step.symbol in residuals and c.residual == "normalised":
-            return replace(step, symbol=residuals[step.symbol], equation="–")
-        return step
-
-    return rewrite
-
-
-_STEPS = {"vit": _vit, "cnn": _cnn, "post-cnn": _post_cnn, "post-vit": _post_vit, "post-design": _post_design}
-
-
-# --- for people and for programs -------------------------------------------------------------------------------
+# --- output ------------------------------------------------------------------------------------------------------
 
 
 def as_json(config: ModelConfig) -> dict[str, Any]:
-    """The steps and their totals as plain values."""
+    """Return the steps and their totals as plain values."""
     return {
         "kind": config.kind,
         "parameters": count_parameters_of(config),
@@ -423,7 +411,7 @@ def as_json(config: ModelConfig) -> dict[str, Any]:
 
 
 def shapes_table(config: ModelConfig, title: str = "") -> Table:
-    """The steps as a table for the terminal; an encoder block's steps stand once, with how often they are taken."""
+    """Return the steps as a table for the terminal; the steps of an encoder block are listed once."""
     from rich.markup import escape  # the symbols have brackets, which rich would read as colours
     from rich.table import Table
 

@@ -1,7 +1,7 @@
-"""Distillation: a trained model answers the very images of the batch, and its answers are a second label.
+"""Distillation: a trained model's predictions for the images of each batch are a second label.
 
-A CNN knows from birth that neighbouring pixels belong together; a ViT on few images has to find out. What the CNN makes
-of a digit that is turned or bent says more than the digit's name does.
+A CNN has locality and translation equivariance built in; distillation passes them on to the ViT. The teacher sees the
+same augmented images, and its probabilities say more about them than their label does.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vitreous.data.datasets import Dataset
 from vitreous.errors import ConfigError
-from vitreous.models.fast.inference import answer
+from vitreous.models.fast.inference import infer
 from vitreous.runs import Run
 
 
@@ -21,12 +21,12 @@ class Teacher:
 
     def __init__(self, name: str, dataset: Dataset):
         run = Run.open(name)
-        theirs = (run.preprocessing.image_size, run.preprocessing.channels, tuple(run.class_names))
-        ours = (dataset.image_size, dataset.channels, tuple(dataset.class_names))
-        for what, its, wanted in zip(("image size", "channels", "classes"), theirs, ours, strict=True):
-            if its != wanted:
+        theirs = (run.preprocessing.image_size, run.preprocessing.channels, run.class_names)
+        ours = (dataset.image_size, dataset.channels, dataset.class_names)
+        for what, has, needed in zip(("image size", "channels", "classes"), theirs, ours, strict=True):
+            if has != needed:
                 raise ConfigError(
-                    f"train.teacher={name!r} has other {what} than {dataset.name} ({its}, not {wanted}):"
+                    f"train.teacher={name!r} has other {what} than {dataset.name} ({has}, not {needed}):"
                     " choose a run that was trained on the same kind of images"
                 )
         self.model, self.preprocessing = run.load_model(), run.preprocessing
@@ -38,12 +38,12 @@ class Teacher:
 
     @torch.no_grad()
     def probabilities(self, pixels: Tensor, temperature: float) -> Tensor:
-        """Its answers to images before normalisation, (B, C, H, W) → (B, classes); a high temperature evens them."""
+        """Return (B, classes) for images before normalisation, (B, C, H, W); a high temperature flattens them."""
         first = next(self.model.parameters())
         images = self.preprocessing.to_input(pixels).to(first.device, first.dtype)
-        return (answer(self.model, images) / temperature).softmax(dim=1)
+        return (infer(self.model, images) / temperature).softmax(dim=1)
 
 
-def loss_beside_the_teacher(logits: Tensor, taught: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy to the teacher's answers; T² keeps its gradients as large as those of the labels (Hinton 2015)."""
-    return F.cross_entropy(logits / temperature, taught) * temperature**2
+def distillation_loss(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+    """Return the cross-entropy to the teacher's probabilities, times T² to scale its gradients (Hinton, 2015)."""
+    return F.cross_entropy(logits / temperature, teacher) * temperature**2

@@ -1,4 +1,4 @@
-"""The processes of one training: torch's own engine (torchrun, gloo or NCCL, DDP), and nothing where there is one."""
+"""The processes of one training, by torch's own engine (torchrun, gloo or NCCL, DDP). A no-op for a single process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Group:
-    """This process's place among all; every method is a no-op or the identity for a single process."""
+    """This process's rank among all; every method is a no-op or the identity for a single process."""
 
     rank: int = 0
     world_size: int = 1
@@ -29,14 +29,14 @@ class Group:
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Gradients averaged over the processes during the backward pass."""
+        """Average gradients over the processes during the backward pass."""
         if self.world_size == 1:
             return model
         self._wrapped.append(nn.parallel.DistributedDataParallel(model))
         return self._wrapped[-1]
 
     def averaging(self, forward: Any, now: bool) -> contextlib.AbstractContextManager[Any]:
-        """Gradients are averaged over the processes in this backward pass; not `now`: only summed up until they are."""
+        """Average gradients in this backward pass if `now`; otherwise only accumulate them."""
         if self.world_size == 1 or now:
             return contextlib.nullcontext()
         return getattr(forward, "_orig_mod", forward).no_sync()  # beneath a compiled model
@@ -52,19 +52,19 @@ class Group:
         return total.tolist()
 
     def any(self, *conditions: bool) -> list[bool]:
-        """For each condition, whether it holds on any rank; all in one exchange."""
+        """Return for each condition whether it holds on any rank, in one exchange."""
         return [total > 0 for total in self.sum([float(condition) for condition in conditions])]
 
     def broadcast(self, value: T) -> T:
-        """Rank 0's value, everywhere."""
+        """Return rank 0's value on every rank."""
         if self.world_size == 1:
             return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
 
     def gather(self, rows: Tensor) -> Tensor:
-        """The rows of all ranks, in rank order, however many each has."""
+        """Return the rows of all ranks, in rank order, however many each has."""
         if self.world_size == 1:
             return rows
         counts = [int(n) for n in self._gather_equal(torch.tensor([len(rows)]))]
@@ -74,10 +74,10 @@ class Group:
         return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
 
     def leave(self) -> None:
-        """The end of the exchange, for models that outlive it too (an exception holds on to them).
+        """Leave the group, also on behalf of models that outlive it (an exception may keep them alive).
 
-        The last to let go of gloo's group waits for its threads to end. DDP's part in C++ would do so with Python's
-        lock, for which one of the threads may be waiting to let go of its last tensor: both wait for ever.
+        Whoever releases gloo's group last waits for its threads to end. DDP's C++ reducer would do so while it has the
+        GIL, for which one of these threads may be waiting to release its last tensor: a deadlock. So release it first.
         """
         for model in self._wrapped:
             del model.logger, model.reducer, model.process_group
@@ -92,13 +92,13 @@ class Group:
 
 @contextlib.contextmanager
 def group() -> Iterator[Group]:
-    """Join the processes that torchrun started (it says so in the environment), or stand alone."""
+    """Join the processes that torchrun started (it sets the environment), or be the only one."""
     world_size = int(os.environ.get("WORLD_SIZE", "1"))
     if world_size == 1:
         yield Group()
         return
-    # DDP imports this module when it is first used, and its functions' default arguments then hold on to the group that
-    # is open: gloo's threads outlive destroy_process_group, and now and then abort the process as it ends.
+    # DDP imports this module when it is first used, and default arguments of its functions then keep the open group:
+    # gloo's threads outlive destroy_process_group and sometimes abort the process as it ends. Import it before.
     import torch.distributed.nn.functional
 
     if torch.cuda.is_available():  # counts and metrics are exchanged on the CPU, gradients where they are

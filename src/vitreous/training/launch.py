@@ -1,6 +1,6 @@
-"""`--processes N`: this very command N times on this machine, joined by torch's engine.
+"""`--processes N`: run this command N times on this machine, joined by torch's engine.
 
-torchrun does the same, and does it for many machines; this one needs no second command, and stops as one process does.
+torchrun does the same for many machines; this needs no second command, and stops like a single process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _GRACE_SECONDS = 10.0  # for the others to save or to notice, once one has ended
 
 
 def is_launched(count: int) -> bool:
-    """Whether this process is already one of several (ours or torchrun's); `count` is what --processes asks for."""
+    """Return whether this process is already one of several (ours or torchrun's); `count` is --processes."""
     launched = os.environ.get("WORLD_SIZE")
     if launched not in (None, str(count)):
         raise ConfigError(
@@ -32,14 +32,14 @@ def is_launched(count: int) -> bool:
 
 
 def run_in_processes(count: int, arguments: list[str]) -> int:
-    """Run `vitreous ARGUMENTS` as ranks 0 to count - 1; returns 0, or the failing rank's exit code."""
+    """Run `vitreous ARGUMENTS` as ranks 0 to count - 1; return 0, or the failing rank's exit code."""
     with contextlib.ExitStack() as stack:
-        # what the other ranks say repeats rank 0's words, so it is only shown where one of them is the reason to stop
-        words = [None, *(stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, count))]
-        command, place = [sys.executable, "-m", "vitreous", *arguments], _environment(count)
+        # the other ranks repeat rank 0's messages, so theirs are only shown where one of them is the reason to stop
+        messages = [None, *(stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, count))]
+        command, environment = [sys.executable, "-m", "vitreous", *arguments], _environment(count)
         ranks = [
             subprocess.Popen(
-                command, env={**place, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=words[rank],
+                command, env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=messages[rank],
                 stdout=None if rank == 0 else subprocess.DEVNULL,
             )
             for rank in range(count)
@@ -48,33 +48,32 @@ def run_in_processes(count: int, arguments: list[str]) -> int:
             failed = _wait(ranks)
         if failed is None:
             return 0
-        said = words[failed]
-        if said is not None:
-            said.seek(0)
-            sys.stderr.write(said.read().decode(errors="replace"))
+        if (message := messages[failed]) is not None:
+            message.seek(0)
+            sys.stderr.write(message.read().decode(errors="replace"))
     code = ranks[failed].returncode
-    return code if code > 0 else 128 - code  # ended by a signal: as a shell counts
+    return code if code > 0 else 128 - code  # ended by a signal: as shells report it
 
 
 def _environment(count: int) -> dict[str, str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return {**os.environ, **meeting, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return {**os.environ, **rendezvous, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
 
 
 @contextlib.contextmanager
 def _forwarding(ranks: list[subprocess.Popen[bytes]]) -> Iterator[None]:
-    """SIGTERM goes on to all ranks; Ctrl-C reaches them from the terminal by itself. They save, and we wait."""
+    """Forward SIGTERM to all ranks, which save and end; Ctrl-C reaches them from the terminal."""
 
-    def pass_on(number: int, _frame: object) -> None:
+    def forward(number: int, _frame: object) -> None:
         for rank in ranks:
             if rank.poll() is None:
                 rank.send_signal(number)
 
-    # a rank that got Ctrl-C from the terminal takes a second one as "at once", so it is not sent again
-    previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, pass_on)}
+    # a second Ctrl-C means "at once" to a rank, so it is not sent again
+    previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, forward)}
     previous[signal.SIGINT] = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield
@@ -84,7 +83,7 @@ def _forwarding(ranks: list[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 
 def _wait(ranks: list[subprocess.Popen[bytes]]) -> int | None:
-    """The rank whose failure explains the others', once all have ended; None where none failed."""
+    """Wait for all ranks; return the one whose failure explains the others', or None."""
     deadline = float("inf")
     while any(rank.poll() is None for rank in ranks):
         if any(rank.poll() for rank in ranks):

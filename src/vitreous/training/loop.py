@@ -1,8 +1,7 @@
-"""`fit(config)` → a Run: from scratch, resumed, or on many processes; one loop.
+"""`fit(config)` trains a run: from scratch, resumed, or on many processes, by one loop.
 
-Shapes: B images of a batch, on this rank. Everything random is a function of the configuration's seed, the epoch and
-the image, or comes from torch's generator, which checkpoints carry: a run killed at any step and resumed ends with the
-same bits.
+Everything random is a function of the configuration's seed, the epoch and the image, or comes from torch's generator,
+whose state checkpoints save: a run killed at any step and resumed ends with the same bits.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from vitreous.errors import RunError, VitreousError
 from vitreous.evaluation.prediction import Evaluation, compute_logits
 from vitreous.runs import ResumePoint, Run, TestResults
 from vitreous.training import distributed
-from vitreous.training.progress import Reporter, Silent, reporter
+from vitreous.training.progress import Progress, make_progress
 from vitreous.training.setup import open_or_create
 from vitreous.training.step import Stepper, Weights
 
@@ -50,9 +49,9 @@ def fit(
     progress: bool = True,
     tensorboard: bool = False,
 ) -> Run:
-    """Train as `config` says, into the run folder `out` (default: runs/DATA-NAME).
+    """Train `config` into the run folder `out` (default: runs/DATA-NAME).
 
-    With `resume`, `out` is an unfinished run: its own configuration counts, and it goes on where it stopped.
+    With `resume`, `out` is an unfinished run: it keeps its own configuration and goes on where it stopped.
     """
     with distributed.group() as group:
         writer = _summary_writer() if tensorboard and group.is_main else None
@@ -61,11 +60,11 @@ def fit(
             return run
         trainer = Trainer(run, dataset, group, weights)
         title = f"{run.config.name} on {dataset.name}"
-        show: Reporter = reporter(title) if progress and group.is_main else Silent()
+        shown = make_progress(title) if progress and group.is_main else Progress()
         board = writer(str(run.path / "tensorboard")) if writer is not None else None
         try:
-            with run.locked() if group.is_main else contextlib.nullcontext(), show:
-                trainer.train(show, board)
+            with run.locked() if group.is_main else contextlib.nullcontext(), shown:
+                trainer.train(shown, board)
         finally:
             if board is not None:
                 board.close()
@@ -77,18 +76,18 @@ class _Window:
     """Sums over this rank's images since the last line of metrics.jsonl."""
 
     loss: float = 0.0
-    correct: float = 0
+    num_correct: float = 0
     images: float = 0
     started: float = field(default_factory=time.perf_counter)
 
-    def add(self, loss: float, correct: int, images: int) -> None:
+    def add(self, loss: float, num_correct: int, images: int) -> None:
         self.loss += loss * images
-        self.correct += correct
+        self.num_correct += num_correct
         self.images += images
 
 
 class Trainer:
-    """Carries a run from where it is to its end."""
+    """Train a run from where it is to its end."""
 
     def __init__(self, run: Run, dataset: Dataset, group: distributed.Group, weights: Weights | None = None):
         self.run, self.dataset, self.group = run, dataset, group
@@ -100,11 +99,11 @@ class Trainer:
             )
         hardware.prepare(self.resolved.threads)
         self.stepper = Stepper(self.config, dataset, run.preprocessing, self.resolved, group, weights)
-        self.plan = BatchSampler(
+        self.sampler = BatchSampler(
             len(dataset.train), self.resolved.batch_size, self.config.seed, group.rank, group.world_size
         )
         self.window = _Window()
-        self.elapsed_before = 0.0  # seconds spent before this process took over
+        self.elapsed_before = 0.0  # seconds that earlier processes trained
         self.started = time.perf_counter()
         self.checkpointed = time.perf_counter()
 
@@ -112,20 +111,20 @@ class Trainer:
     def elapsed_seconds(self) -> float:
         return self.elapsed_before + time.perf_counter() - self.started
 
-    def train(self, show: Reporter, board: Any) -> None:
+    def train(self, progress: Progress, board: Any) -> None:
         total = self.resolved.steps
         self.window = _Window()
         start = self._restore()
         self.started = self.checkpointed = time.perf_counter()
         with _signals() as signals:
-            for step, epoch, indices in self.plan.steps(start, total):
-                loss, correct = self._guarded_step(step, epoch, indices)
+            for step, epoch, indices in self.sampler.steps(start, total):
+                loss, num_correct = self._guarded_step(step, epoch, indices)
                 done = step + 1
-                self.window.add(loss, correct, len(indices))
+                self.window.add(loss, num_correct, len(indices))
                 if done % self.config.train.log_every == 0 or done == total:
-                    self._log_window(done, show, board)
-                if done % self.plan.steps_per_epoch == 0 or done == total:
-                    self._validate(done, show, board)
+                    self._log_window(done, progress, board)
+                if done % self.sampler.steps_per_epoch == 0 or done == total:
+                    self._validate(done, progress, board)
                 overdue = time.perf_counter() - self.checkpointed >= self.config.train.checkpoint_seconds
                 stop, due = self.group.any(signals.received is not None, overdue)
                 if stop or (done < total and due):
@@ -137,7 +136,7 @@ class Trainer:
                         f" go on with: vitreous train --resume{together} -o {self.run.path}",
                         signals.received or signal.SIGTERM,
                     )
-        self._finish(show)
+        self._finish(progress)
 
     def _guarded_step(self, step: int, epoch: int, indices: Tensor) -> tuple[float, int]:
         try:
@@ -148,33 +147,33 @@ class Trainer:
                 f" {str(self.run.path)!r} cannot go on: train a new run with a lower train.lr, or train.clip_norm=1"
             ) from None
 
-    def _log_window(self, done: int, show: Reporter, board: Any) -> None:
-        loss_sum, correct, images = self.group.sum([self.window.loss, self.window.correct, self.window.images])
-        loss, accuracy = loss_sum / images, correct / images
+    def _log_window(self, done: int, progress: Progress, board: Any) -> None:
+        loss_sum, num_correct, images = self.group.sum([self.window.loss, self.window.num_correct, self.window.images])
+        loss, accuracy = loss_sum / images, num_correct / images
         rate = images / (time.perf_counter() - self.window.started)
         self.window = _Window()
         if self.group.is_main:
             self.run.log(
-                event="train", step=done, epoch=done / self.plan.steps_per_epoch, loss=loss, accuracy=accuracy,
+                event="train", step=done, epoch=done / self.sampler.steps_per_epoch, loss=loss, accuracy=accuracy,
                 lr=self.stepper.lr, images_per_second=rate, elapsed_seconds=self.elapsed_seconds,
             )  # fmt: skip
-        show.step(done, self.resolved.steps, loss, accuracy, rate)
+        progress.step(done, self.resolved.steps, loss, accuracy, rate)
         if board is not None:
             for name, value in (("loss", loss), ("accuracy", accuracy), ("lr", self.stepper.lr)):
                 board.add_scalar(f"train/{name}", value, done)
 
-    def _validate(self, done: int, show: Reporter, board: Any) -> None:
+    def _validate(self, done: int, progress: Progress, board: Any) -> None:
         if not len(self.dataset.val):
             return
         evaluation = self._evaluate(self.dataset.val.images, self.dataset.val.labels)
         if not self.group.is_main:
             return
         self.run.log(
-            event="val", step=done, epoch=done / self.plan.steps_per_epoch, loss=evaluation.nll,
+            event="val", step=done, epoch=done / self.sampler.steps_per_epoch, loss=evaluation.nll,
             accuracy=evaluation.accuracy, elapsed_seconds=self.elapsed_seconds,
         )  # fmt: skip
-        show.say(
-            f"epoch {done / self.plan.steps_per_epoch:g}: validation accuracy {evaluation.accuracy:.2%},"
+        progress.log(
+            f"epoch {done / self.sampler.steps_per_epoch:g}: validation accuracy {evaluation.accuracy:.2%},"
             f" loss {evaluation.nll:.4f}, {self.elapsed_seconds:.0f} s"
         )
         if board is not None:
@@ -182,7 +181,7 @@ class Trainer:
             board.add_scalar("val/accuracy", evaluation.accuracy, done)
 
     def _evaluate(self, images: Tensor, labels: Tensor) -> Evaluation:
-        """Exact on any number of processes: each answers its own share, none twice."""
+        """Evaluate on all processes: each takes its own share of the images."""
         share = images.tensor_split(self.group.world_size)[self.group.rank]
         logits = compute_logits(
             self.stepper.kept_model, share, self.stepper.preprocessing, self.config.train.eval_batch_size
@@ -192,10 +191,10 @@ class Trainer:
     # --- saving and restoring ------------------------------------------------------------------------------
 
     def _save(self, done: int) -> None:
-        generators = {"generators": self.group.gather(torch.get_rng_state()[None])}  # one row a rank
+        generators = {"generators": self.group.gather(torch.get_rng_state()[None])}  # one row per rank
         if self.stepper.device.type == "cuda":
             generators["cuda_generators"] = self.group.gather(torch.cuda.get_rng_state()[None])
-        window = self.group.sum([self.window.loss, self.window.correct, self.window.images])
+        window = self.group.sum([self.window.loss, self.window.num_correct, self.window.images])
         if self.group.is_main:
             tensors = {f"model.{name}": value for name, value in self.stepper.model.state_dict().items()}
             if self.stepper.averaged is not None:
@@ -211,13 +210,13 @@ class Trainer:
                 "window_seconds": time.perf_counter() - self.window.started,
             }
             self.run.save_resume_point(ResumePoint(done, copies, facts))
-        self.group.barrier()  # nobody says "saved", or ends and takes the others along, before it is
+        self.group.barrier()  # no rank goes on, or ends the job, before rank 0 has saved
         self.checkpointed = time.perf_counter()
 
     def _restore(self) -> int:
-        """The step to go on from: 0 for a new run."""
+        """Return the step to go on from: 0 for a new run."""
         point = self.run.rewind() if self.group.is_main else None
-        self.group.barrier()  # one process cuts metrics.jsonl back, then all read
+        self.group.barrier()  # rank 0 truncates metrics.jsonl, then all read
         if not self.group.is_main:
             point = self.run.resume_point()
         if point is None:
@@ -231,13 +230,13 @@ class Trainer:
         if self.stepper.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["cuda_generators"][self.group.rank].clone())
         self.elapsed_before = point.facts["elapsed_seconds"]
-        if self.group.is_main:  # the sums of all ranks were saved as one
+        if self.group.is_main:  # rank 0 goes on with the sums of all ranks
             self.window = _Window(*point.facts["window"])
         self.window.started = time.perf_counter() - point.facts.get("window_seconds", 0.0)
         return point.step
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
-        """optimizer.NUMBER.PARAMETER.KEY → tensor, for every optimizer."""
+        """Return the optimizers' tensors, named optimizer.NUMBER.PARAMETER.KEY."""
         names: dict[Tensor, str] = {parameter: name for name, parameter in self.stepper.model.named_parameters()}
         return {
             f"optimizer.{number}.{names[parameter]}.{key}": torch.as_tensor(value)
@@ -254,20 +253,20 @@ class Trainer:
                 name, _, key = path.rpartition(".")
                 optimizer.state[parameters[name]][key] = value.to(self.stepper.device)
 
-    def _finish(self, show: Reporter) -> None:
-        """The test set is read here, once, with the weights that are kept."""
+    def _finish(self, progress: Progress) -> None:
+        """Evaluate the kept weights on the test set, which is read here only, and finish the run."""
         train_seconds = self.elapsed_seconds
         test = self._evaluate(self.dataset.test.images, self.dataset.test.labels)
         if self.group.is_main:
             steps = self.resolved.steps
             images_per_second = steps * self.resolved.batch_size / train_seconds
             self.run.log(
-                event="test", step=steps, epoch=steps / self.plan.steps_per_epoch, loss=test.nll,
+                event="test", step=steps, epoch=steps / self.sampler.steps_per_epoch, loss=test.nll,
                 accuracy=test.accuracy, elapsed_seconds=train_seconds,
             )  # fmt: skip
             results = TestResults(**test.summary(), train_seconds=train_seconds, images_per_second=images_per_second)
             self.run.finish(self.stepper.kept_model, results)
-            show.say(
+            progress.log(
                 f"test accuracy {test.accuracy:.2%} ({test.correct} of {test.count}), {train_seconds:.0f} s of training"
             )
         self.group.barrier()
@@ -284,7 +283,7 @@ class _Signals:
 
 @contextlib.contextmanager
 def _signals() -> Iterator[_Signals]:
-    """Turn the first Ctrl-C or SIGTERM into a flag that the loop sees between steps; a second one is immediate."""
+    """Turn the first Ctrl-C or SIGTERM into a flag that the loop checks between steps; a second one is immediate."""
     state = _Signals()
     if threading.current_thread() is not threading.main_thread():
         yield state

@@ -29,7 +29,7 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """Momentum, orthogonalised: each matrix moves by about `lr` in every direction it has.
 
-    `splits` says how many matrices are stacked in a parameter (3 for a fused qkv): each is orthogonalised on its own.
+    `splits` is how many matrices are stacked in a parameter (3 for a fused qkv): each is orthogonalised on its own.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class Muon(torch.optim.Optimizer):
             velocity: list[Tensor] = [self.state[p]["momentum"] for p in members]
             gradients = [p.grad for p in members if p.grad is not None]
             torch._foreach_lerp_(velocity, gradients, 1 - group["momentum"])
-            looked_ahead = torch._foreach_lerp(gradients, velocity, group["momentum"])  # Nesterov
+            nesterov = torch._foreach_lerp(gradients, velocity, group["momentum"])
             rows, columns = len(members[0]), members[0][0].numel()  # a convolution's kernels are the rows of a matrix
             splits = group["splits"]
-            stack = torch.stack(list(looked_ahead)).view(len(members) * splits, rows // splits, columns)
+            stack = torch.stack(list(nesterov)).view(len(members) * splits, rows // splits, columns)
             updates = orthogonalise(stack).reshape(len(members), *members[0].shape)
             scale = math.sqrt(max(1.0, rows / splits / columns))
             torch._foreach_mul_(members, 1 - group["lr"] * group["weight_decay"])
@@ -72,14 +72,14 @@ Named = list[tuple[str, nn.Parameter]]
 
 
 def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """The optimizers of a recipe. Weight decay acts on matrices only: no biases, norms, class token or positions."""
+    """Return a recipe's optimizers. Weight decay acts on matrices only: no biases, norms, class token or positions."""
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     scales = _layer_scales(named, config.layer_decay)
     if config.optimizer == "sgd":
         return [torch.optim.SGD(_groups(named, scales, config), lr=config.lr, momentum=config.momentum)]
     inner = [(name, p) for name, p in named if config.optimizer == "muon" and _suits_muon(name, p)]
-    held = {name for name, _ in inner}
-    groups = _groups([(name, p) for name, p in named if name not in held], scales, config)
+    by_muon = {name for name, _ in inner}
+    groups = _groups([(name, p) for name, p in named if name not in by_muon], scales, config)
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
     if not inner:  # a linear probe trains none of them
         return [adamw]
@@ -89,7 +89,7 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
 
 
 def _suits_muon(name: str, parameter: nn.Parameter) -> bool:
-    """Matrices and kernels inside the network; what reads the answer off, and positions, are left to AdamW.
+    """Return whether this is a matrix or kernel inside the network; AdamW takes the head and the positions.
 
     Muon on the patch embedding and the stem as well: errors of `vit` after 3 epochs 2.5 → 1.8 % (docs/log.md).
     """
@@ -101,7 +101,7 @@ def _suits_muon(name: str, parameter: nn.Parameter) -> bool:
 
 
 def _layer_scales(named: Named, decay: float) -> dict[str, float]:
-    """What each parameter's learning rate is multiplied by: 1 at the head, `decay` less with every layer below it."""
+    """Return each parameter's factor of the learning rate: 1 at the head, times `decay` per layer below it."""
     blocks = [int(name.split("blocks.")[1].split(".")[0]) for name, _ in named if "blocks." in name]
     top = max(blocks, default=-1) + 2
 
@@ -114,7 +114,7 @@ def _layer_scales(named: Named, decay: float) -> dict[str, float]:
 
 
 def _groups(named: Named, scales: dict[str, float], config: TrainConfig) -> list[dict[str, object]]:
-    """Parameter groups by learning rate, and by whether weight decay acts on them."""
+    """Return parameter groups by learning rate, and by whether weight decay acts on them."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in named:
         is_matrix = parameter.ndim >= 2 and not any(part in name for part in ("cls_token", "pos_embed", "rel_pos"))
@@ -124,7 +124,7 @@ def _groups(named: Named, scales: dict[str, float], config: TrainConfig) -> list
 
 
 def lr_factor(step: int, total_steps: int, config: TrainConfig) -> float:
-    """The share of the peak learning rate at `step`: a linear warm-up, then the schedule's descent to `final_lr`."""
+    """Return the share of the peak learning rate at `step`: a linear warm-up, then the schedule down to `final_lr`."""
     warmup_steps = round(config.warmup_fraction * total_steps)
     if step < warmup_steps:
         return (step + 1) / warmup_steps

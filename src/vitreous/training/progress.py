@@ -1,23 +1,15 @@
-"""What a person sees while training: a live bar on a terminal, plain lines in a pipe or a log file."""
+"""Training progress: a live bar on a terminal, plain lines in a pipe or a log file."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import Protocol
 
 
-class Reporter(Protocol):
-    """How the loop tells of its progress."""
+class Progress:
+    """Show nothing; the base of the other two."""
 
-    def __enter__(self) -> object: ...
-    def __exit__(self, *_: object) -> None: ...
-    def step(self, step: int, total: int, loss: float, accuracy: float, images_per_second: float) -> None: ...
-    def say(self, line: str) -> None: ...
-
-
-class Silent:
-    def __enter__(self) -> Silent:
+    def __enter__(self) -> Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -26,20 +18,17 @@ class Silent:
     def step(self, step: int, total: int, loss: float, accuracy: float, images_per_second: float) -> None:
         pass
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         pass
 
 
-class Lines(Silent):
-    """One plain line every few seconds, on standard error so that a pipe carries only results."""
+class Lines(Progress):
+    """Print a plain line every few seconds, on standard error so that a pipe carries only results."""
 
     def __init__(self, title: str, every_seconds: float = 5.0):
         self.title, self.every_seconds = title, every_seconds
         self.last = time.monotonic()
-        self.first: tuple[float, int] | None = None  # when this process first told of a step, and which
-
-    def __enter__(self) -> Lines:
-        return self
+        self.first: tuple[float, int] | None = None  # time and number of the first step of this process
 
     def step(self, step: int, total: int, loss: float, accuracy: float, images_per_second: float) -> None:
         now = time.monotonic()
@@ -49,29 +38,27 @@ class Lines(Silent):
         self.last = now
         since, begun = self.first
         left = f"  {(now - since) / (step - begun) * (total - step):.0f} s left" if step > begun else ""
-        self.say(
-            f"step {step}/{total}  loss {loss:.3f}  accuracy {accuracy:.1%}  {images_per_second:,.0f} images/s{left}"
-        )
+        self.log(f"step {step}/{total}  {_state(loss, accuracy, images_per_second)}{left}")
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         print(f"{self.title}: {line}", file=sys.stderr, flush=True)
 
 
-class Bar:
+class Bar(Progress):
     """A rich progress bar."""
 
     def __init__(self, title: str):
+        from rich import progress
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-        self.progress = Progress(
-            TextColumn("{task.description}", style="bold", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.percentage:>3.0f}%"),
-            TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-            TextColumn("·"),
-            TimeRemainingColumn(),
+        self.progress = progress.Progress(
+            progress.TextColumn("{task.description}", style="bold", markup=False),
+            progress.BarColumn(bar_width=24),
+            progress.TextColumn("{task.percentage:>3.0f}%"),
+            progress.TextColumn("{task.fields[state]}"),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("·"),
+            progress.TimeRemainingColumn(),
             console=Console(stderr=True),
         )
         self.task = self.progress.add_task(title, total=None, state="")
@@ -84,12 +71,16 @@ class Bar:
         self.progress.stop()
 
     def step(self, step: int, total: int, loss: float, accuracy: float, images_per_second: float) -> None:
-        state = f"loss {loss:.3f}  accuracy {accuracy:.1%}  {images_per_second:,.0f} images/s"
+        state = _state(loss, accuracy, images_per_second)
         self.progress.update(self.task, completed=step, total=total, state=state)
 
-    def say(self, line: str) -> None:
+    def log(self, line: str) -> None:
         self.progress.console.print(line, highlight=False)
 
 
-def reporter(title: str) -> Reporter:
+def _state(loss: float, accuracy: float, images_per_second: float) -> str:
+    return f"loss {loss:.3f}  accuracy {accuracy:.1%}  {images_per_second:,.0f} images/s"
+
+
+def make_progress(title: str) -> Progress:
     return Bar(title) if sys.stderr.isatty() else Lines(title)

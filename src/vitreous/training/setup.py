@@ -1,4 +1,4 @@
-"""From a configuration to a run that can be trained: the data, the weights to start from, what the machine settles."""
+"""From a configuration to a run that can be trained: load the data and the starting weights, resolve open settings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from vitreous.training.step import Stepper, Weights
 
 
 def fit_to_data(config: Config, dataset: Dataset) -> Config:
-    """The configuration with image size, channels and classes taken from the data."""
+    """Return the configuration with image size, channels and classes taken from the data."""
     model = config.model.replace(
         image_size=dataset.image_size, channels=dataset.channels, num_classes=dataset.num_classes
     )
@@ -70,8 +70,11 @@ def open_or_create(
 
 
 def starting_weights(config: Config, dataset: Dataset) -> tuple[Config, Adapted]:
-    """Fine-tuning: the configuration with the architecture of the weights it starts from, and those weights fitted to
-    the data (positions, patches and channels as needed; a new head that starts at zero, as in the paper)."""
+    """Return the configuration with the architecture of the weights it starts from, and those weights.
+
+    They are fitted to the data: positions, patches and channels as needed, and a new head that starts at zero (the
+    paper's way).
+    """
     if not isinstance(config.model, ViTConfig):
         raise ConfigError(f"--from is for ViTs, and {config.name!r} is a {config.model.kind}: choose a ViT preset")
     checkpoint = _read_start(config.start)
@@ -100,7 +103,7 @@ def _read_start(start: StartConfig) -> Checkpoint:
 def _resolve(
     config: Config, dataset: Dataset, preprocessing: Preprocessing, device: str, group: distributed.Group
 ) -> Resolved:
-    """Settle, once, what depends on the machine: stored in the run and reused on resume."""
+    """Decide once what depends on the machine and the data; it is stored in the run and reused on resume."""
     train = config.train
     if train.precision == "bfloat16" and not hardware.bfloat16_works():
         raise ConfigError(
@@ -109,7 +112,7 @@ def _resolve(
         )
     if train.batch_size % group.world_size or len(dataset.train) < group.world_size:
         raise ConfigError(
-            f"train.batch_size={train.batch_size} ({len(dataset.train)} images are there) cannot be shared equally by"
+            f"train.batch_size={train.batch_size} ({len(dataset.train)} images) cannot be shared equally by"
             f" {group.world_size} processes; use a multiple of {group.world_size}"
         )
     batch_size = min(train.batch_size, len(dataset.train) // group.world_size * group.world_size)
@@ -117,15 +120,15 @@ def _resolve(
     if picked == "cpu" and train.freeze == "none":  # a frozen backbone keeps nothing for its backward pass
         _check_memory(config, min(train.micro_batch or batch_size, batch_size // group.world_size))
     threads = hardware.prepare(train.threads or max(1, hardware.default_threads() // group.local_world_size))
-    plan = BatchSampler(len(dataset.train), batch_size, config.seed)
-    steps = max(1, round(train.epochs * plan.steps_per_epoch))
+    steps_per_epoch = BatchSampler(len(dataset.train), batch_size, config.seed).steps_per_epoch
+    steps = max(1, round(train.epochs * steps_per_epoch))
     resolved = Resolved(
         device=picked,
         threads=threads,
         world_size=group.world_size,
         batch_size=batch_size,
         steps=steps,
-        steps_per_epoch=plan.steps_per_epoch,
+        steps_per_epoch=steps_per_epoch,
         compile=train.compile,
         teacher=_teacher(config, dataset),
         hardware=hardware.describe(),
@@ -138,11 +141,11 @@ def _resolve(
 
 
 def _check_memory(config: Config, images: int) -> None:
-    """Refuse what cannot fit, by a bound from below: a photograph in small patches is a hundred thousand tokens."""
+    """Refuse what cannot fit, by a lower bound: a photograph in small patches is a hundred thousand tokens."""
     model, memory = config.model, hardware.memory_bytes()
     if memory is None or not isinstance(model, ViTConfig):
         return
-    kept = model.depth * (8 * model.dim + 2 * model.mlp_dim)  # numbers a token leaves for the backward pass, at least
+    kept = model.depth * (8 * model.dim + 2 * model.mlp_dim)  # activations per token for the backward pass, at least
     needed = (2 if config.train.precision == "bfloat16" else 4) * images * model.num_tokens * kept
     if needed > memory:
         (height, width), (rows, columns) = model.image_size, model.patch_size
@@ -155,7 +158,7 @@ def _check_memory(config: Config, images: int) -> None:
 
 
 def _teacher(config: Config, dataset: Dataset) -> dict[str, str] | None:
-    """Which weights teach, so that a resumed training has the same teacher; None: only the labels do."""
+    """Return which weights distil, so that a resumed training has the same ones; None without distillation."""
     return Teacher(config.train.teacher, dataset).fingerprint if config.train.teacher else None
 
 
@@ -168,7 +171,7 @@ def _check_same_device(run: Run, device: str) -> None:
 
 
 def _devices() -> dict[str, bool]:
-    """Which there are, and whether they are here."""
+    """Return which devices torch knows and whether they are available."""
     return {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
 
 
@@ -186,11 +189,11 @@ def _pick_device(device: str) -> str:
 def _seconds_per_step(
     config: Config, dataset: Dataset, preprocessing: Preprocessing, resolved: Resolved, group: distributed.Group
 ) -> float:
-    """A few steps of this rank's share on a model that is thrown away: what one costs here and now."""
+    """Measure a few steps of this rank's share on a model that is then discarded."""
     trial = Stepper(config, dataset, preprocessing, resolved, distributed.Group())
-    plan = BatchSampler(len(dataset.train), resolved.batch_size, config.seed, group.rank, group.world_size)
+    sampler = BatchSampler(len(dataset.train), resolved.batch_size, config.seed, group.rank, group.world_size)
     times = []
-    for step, epoch, indices in plan.steps(0, 12):
+    for step, epoch, indices in sampler.steps(0, 12):
         start = time.perf_counter()
         try:
             trial.step(step, epoch, indices)

@@ -12,16 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous import hardware
 from vitreous.config import Config
 from vitreous.data.augment import augment
 from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.models import build
-from vitreous.models.fast.split_batch import split_is_faster
+from vitreous.models.fast.split_batch import SplitBatch, split_is_faster
 from vitreous.runs import Resolved
-from vitreous.training import distributed
-from vitreous.training.distillation import Teacher, loss_beside_the_teacher
+from vitreous.training.distillation import Teacher, distillation_loss
+from vitreous.training.distributed import Group
 from vitreous.training.optimizers import AveragedWeights, lr_factor, make_optimizers
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
@@ -38,7 +37,7 @@ class Stepper:
         dataset: Dataset,
         preprocessing: Preprocessing,
         resolved: Resolved,
-        group: distributed.Group,
+        group: Group,
         weights: Weights | None = None,
     ):
         self.config, self.dataset, self.preprocessing, self.resolved = config, dataset, preprocessing, resolved
@@ -51,7 +50,8 @@ class Stepper:
         if weights is not None:
             self.model.load_state_dict(weights)
         if train.freeze == "backbone":
-            _freeze_all_but_the_head(self.model)
+            for name, parameter in self.model.named_parameters():
+                parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
         self.teacher = Teacher(train.teacher, dataset).to(self.device, self.dtype) if train.teacher else None
         self.optimizers = make_optimizers(self.model, train)
         self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
@@ -62,56 +62,55 @@ class Stepper:
         callable_model = group.wrap(self.model)
         self.forward = torch.compile(callable_model) if resolved.compile else callable_model
         alone = self.device.type == "cpu" and resolved.world_size == 1 and not resolved.compile
-        whole = not train.micro_batch  # the order of more than two sums would change their bits
-        pay = alone and whole and split_is_faster(config.model, resolved.batch_size, resolved.threads)
-        self.halves = hardware.SplitBatch(resolved.threads) if pay else None
+        splits = alone and not train.micro_batch  # more than two partial gradients would not be reproducible
+        splits = splits and split_is_faster(config.model, resolved.batch_size, resolved.threads)
+        self.split_batch = SplitBatch(resolved.threads) if splits else None
         self.lr = 0.0
 
     @property
     def kept_model(self) -> nn.Module:
-        """The weights that are evaluated and saved."""
+        """The model that is evaluated and saved: the averaged one if there is one."""
         return self.averaged.averaged if self.averaged is not None else self.model
 
     def step(self, step: int, epoch: int, indices: Tensor) -> tuple[float, int]:
-        """One optimizer step on these images; (loss, how many were answered rightly), both on this rank."""
+        """Take one optimizer step; return the loss and the number of correct predictions on this rank."""
         train = self.config.train
         self.model.train()
         self._set_lr(lr_factor(step, self.resolved.steps, train))
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
-        total, correct = self._learn(epoch, indices)
+        total, num_correct = self._backward(epoch, indices)
         if train.clip_norm:
             nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
         for optimizer in self.optimizers:
             optimizer.step()
         if self.averaged is not None:
             self.averaged.update(step)
-        return total, correct
+        return total, num_correct
 
-    def _learn(self, epoch: int, indices: Tensor) -> tuple[float, int]:
-        """The gradients of these images' mean loss, in pieces; (loss, how many were answered rightly)."""
+    def _backward(self, epoch: int, indices: Tensor) -> tuple[float, int]:
+        """Accumulate the gradients of the mean loss; return the loss and the number of correct predictions."""
 
-        def learn(piece: Tensor) -> tuple[float, int]:
-            loss, right = self._loss(*self.batch(epoch, piece))
-            share = len(piece) / len(indices)
+        def backward(part: Tensor) -> tuple[float, int]:
+            loss, num_correct = self._loss(*self.batch(epoch, part))
+            share = len(part) / len(indices)
             value = loss.item()
             if not math.isfinite(value):
                 raise FloatingPointError(f"{value}")
             (loss * share if share < 1 else loss).backward()
-            return value * share, right
+            return value * share, num_correct
 
-        if self.halves is not None:
-            learned = self.halves.both(learn, indices)
+        if self.split_batch is not None:
+            results = self.split_batch.run(backward, indices)
         else:
-            pieces = indices.split(self.config.train.micro_batch or len(indices))
-            learned = []
-            for piece in pieces:
-                with self.group.averaging(self.forward, piece is pieces[-1]):
-                    learned.append(learn(piece))
-        return sum(loss for loss, _ in learned), sum(right for _, right in learned)
+            parts, results = indices.split(self.config.train.micro_batch or len(indices)), []
+            for part in parts:
+                with self.group.averaging(self.forward, part is parts[-1]):
+                    results.append(backward(part))
+        return sum(loss for loss, _ in results), sum(num_correct for _, num_correct in results)
 
     def _loss(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, int]:
-        """Of some images, on average; and how many of them were answered rightly."""
+        """Return the mean loss and the number of correct predictions."""
         train = self.config.train
         images = self.preprocessing.to_input(pixels).to(self.device, self.dtype)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=train.precision == "bfloat16"):
@@ -119,16 +118,16 @@ class Stepper:
             if train.loss == "nll":
                 loss = F.nll_loss(logits, labels)
             else:
-                loss = F.cross_entropy(logits.float() if train.precision == "bfloat16" else logits, labels,
-                                       label_smoothing=train.label_smoothing)  # fmt: skip
+                scores = logits.float() if train.precision == "bfloat16" else logits
+                loss = F.cross_entropy(scores, labels, label_smoothing=train.label_smoothing)
             if self.teacher is not None:
                 share, temperature = train.teacher_weight, train.teacher_temperature
-                taught = self.teacher.probabilities(pixels, temperature)
-                loss = (1 - share) * loss + share * loss_beside_the_teacher(logits, taught, temperature)
+                teacher = self.teacher.probabilities(pixels, temperature)
+                loss = (1 - share) * loss + share * distillation_loss(logits, teacher, temperature)
         return loss, int((logits.argmax(dim=1) == labels).sum())
 
     def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Augmented images before normalisation, (B, C, H, W), and labels (B,)."""
+        """Return augmented images before normalisation, (B, C, H, W), and labels (B,)."""
         train = self.dataset.train
         pixels = train.images[indices]
         if self.config.data.augment != type(self.config.data.augment)():
@@ -140,8 +139,3 @@ class Stepper:
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
         self.lr = self.config.train.lr * factor
-
-
-def _freeze_all_but_the_head(model: nn.Module) -> None:
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))

@@ -1,4 +1,4 @@
-"""Attention for training at few tokens: the spelled-out products, with the copies that autograd would add left out.
+"""When torch's fused attention kernel is faster, and attention for training at few tokens, where it is not.
 
 Shapes: B images, N tokens, H heads, K wide; `qkv` is the projection as it comes, (B, N, 3·H·K).
 """
@@ -12,6 +12,17 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 
+def fused_attention_is_faster(num_tokens: int, head_dim: int) -> bool:
+    """Return whether torch's fused CPU kernel beats plain batched products, forward and backward, at this geometry.
+
+    The fused kernel never forms the N × N weights, which is faster once they are large; below that its overhead
+    dominates. Over the 21 geometries of `bench/attention.py` (docs/benchmarks.md) a training step's attention by this
+    rule takes 1.00 times the better way's time on one thread, 1.04 times on two (at worst 1.34 times, at 101 tokens of
+    head width 16).
+    """
+    return num_tokens * num_tokens >= 160 * head_dim
+
+
 def packed_attention(qkv: Tensor, num_heads: int) -> Tensor:
     attended: Tensor = PackedAttention.apply(qkv, num_heads)  # type: ignore[no-untyped-call]
     return attended
@@ -20,8 +31,8 @@ def packed_attention(qkv: Tensor, num_heads: int) -> Tensor:
 class PackedAttention(torch.autograd.Function):
     """softmax(q kᵀ / √K) v, heads side by side again: (B, N, H·K).
 
-    Autograd, left to itself, scales q in a pass of its own, and stacks the gradients of q, k and v in another copy.
-    Written out, forward and backward take 8 to 18 % less time at 17 to 65 tokens (docs/log.md).
+    Autograd scales q in a separate pass and stacks the gradients of q, k and v in another copy. Without these, forward
+    and backward take 8 to 18 % less time at 17 to 65 tokens (docs/log.md).
     """
 
     @staticmethod
@@ -44,7 +55,7 @@ class PackedAttention(torch.autograd.Function):
         grad = grad.view(B, N, num_heads, K).transpose(1, 2).reshape(-1, N, K)
         grads = torch.empty_like(heads)  # of q, k and v, written in place
         torch.bmm(weights.mT, grad, out=grads[2])
-        of_logits = torch._softmax_backward_data(grad @ v.mT, weights, -1, weights.dtype)
-        for mine, product, other in ((grads[0], of_logits, k), (grads[1], of_logits.mT, q)):
-            torch.baddbmm(mine, product, other, beta=0, alpha=K**-0.5, out=mine)
+        grad_logits = torch._softmax_backward_data(grad @ v.mT, weights, -1, weights.dtype)
+        for target, product, other in ((grads[0], grad_logits, k), (grads[1], grad_logits.mT, q)):
+            torch.baddbmm(target, product, other, beta=0, alpha=K**-0.5, out=target)
         return grads.view(3, B, num_heads, N, K).permute(1, 3, 0, 2, 4).reshape(B, N, -1), None
