@@ -184,8 +184,8 @@ def fashion_best() -> Config:
     )  # fmt: skip
 
 
-# --- the article's models, as written: batch 32, NLL, SGD, no augmentation, no EMA. It does not give these: learning rate 0.01,
-# --- no momentum, one epoch for post-vit and post-cnn, three for the design table.
+# --- the article's models, as written: batch 32, NLL, SGD, no augmentation, no EMA. It does not give learning rate
+# --- (0.01 here), momentum (none) and epochs (one for post-vit and post-cnn, three for the design table).
 
 _ARTICLE_TRAIN = TrainConfig(
     epochs=1, batch_size=32, optimizer="sgd", lr=0.01, momentum=0.0, weight_decay=0.0, schedule="constant",

@@ -315,8 +315,8 @@ class Config(_Frozen):
     def _check(self) -> Config:
         if self.train.loss == "nll" and not self.model.kind.startswith("post-"):
             raise ValueError(
-                f"train.loss='nll' is for models that return log-probabilities, the article's; {self.model.kind!r} returns"
-                " logits: leave train.loss at 'cross-entropy'"
+                f"train.loss='nll' is for the article's models, which return log-probabilities; {self.model.kind!r}"
+                " returns logits: leave train.loss at 'cross-entropy'"
             )
         if self.train.loss == "nll" and self.train.label_smoothing:
             raise ValueError("train.label_smoothing has no effect with train.loss='nll': set it to 0")

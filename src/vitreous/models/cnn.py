@@ -23,7 +23,7 @@ class CNN(nn.Module):
         self.fc2 = nn.Linear(config.hidden, config.num_classes)
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the second convolution's output, (B, C₂, height − 4, width − 4), on which Grad-CAM-like maps are drawn."""
+        """Return the second convolution's output, (B, C₂, height − 4, width − 4), for Grad-CAM-like maps."""
         return F.relu(self.conv2(F.relu(self.conv1(images))))
 
     def classify(self, features: Tensor) -> Tensor:

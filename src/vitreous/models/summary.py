@@ -1,18 +1,15 @@
 """Every step of a model: its symbol, its equation, its numbers, its shape, its parameters and its FLOPs.
 
 The model is built and run on torch's meta device, where nothing is allocated: ViT-H/14 costs as little as the smallest
-model. Shapes, parameters and FLOPs are recorded from that run; only the paper's names for the steps are written here.
-
-Symbols are the paper's: B images of H × W × C, patches of P × P, N patches, width D, depth L, k heads of D_h = D / k.
-FLOPs are those of `torch.utils.flop_counter`, for one image.
+model. Shapes, parameters and FLOPs (of one image, as `torch.utils.flop_counter` counts them) are recorded from that
+run; only the paper's names for the steps are written down, in `step_names.py`.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import KW_ONLY, asdict, dataclass
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from vitreous.config import ArticleDesignConfig, ArticleViTConfig, ModelConfig, ViTConfig
+from vitreous.config import ModelConfig, ViTConfig
+from vitreous.models.step_names import STEP_NAMES, StepNames, joined
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -115,33 +113,14 @@ def _operands(operation: str, args: Any, out: Tensor) -> str:
         outputs, inputs, *kernel = args[1].shape
         if list(args[3]) == kernel:  # the stride is the kernel: patches are projected
             return f"{math.prod(out.shape[2:])} × {math.prod(kernel) * inputs} → {outputs}"
-        return f"{_times(*out.shape[2:])} × ({math.prod(kernel)} · {inputs} → {outputs})"
+        return f"{joined(*out.shape[2:])} × ({math.prod(kernel)} · {inputs} → {outputs})"
     left, right = [arg for arg in args if isinstance(arg, Tensor) and arg.ndim >= 2][-2:]
     if left.ndim == 2:
-        return f"{_times(*left.shape) if left.shape[0] > 1 else left.shape[1]} → {right.shape[-1]}"
-    return f"{left.shape[0]} · ({_times(*left.shape[1:])} · {_times(*right.shape[1:])})"
-
-
-def _times(*sizes: int | str) -> str:
-    return " × ".join(map(str, sizes))
+        return f"{joined(*left.shape) if left.shape[0] > 1 else left.shape[1]} → {right.shape[-1]}"
+    return f"{left.shape[0]} · ({joined(*left.shape[1:])} · {joined(*right.shape[1:])})"
 
 
 # --- from records to steps -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Row:
-    """The words for one step, and where its numbers are recorded. `.0.` in a path stands for every block."""
-
-    words: tuple[str, str, str, str]  # name, symbol, equation, shape in symbols
-    module: str = ""  # its shape, parameters and product
-    _: KW_ONLY
-    products: tuple[str, ...] = ()  # where they are not the module's
-    like: str = ""  # the module or product whose shape this step has, where it is not the module's
-    owns: tuple[str, ...] | None = None  # the parameters, where they are not the module's
-    shape: tuple[int | str, ...] | None = None  # where no module has this output
-    numbers: str = ""
-    tap: str = ""
 
 
 @lru_cache(maxsize=64)
@@ -157,15 +136,15 @@ def _steps(config: ModelConfig) -> tuple[Step, ...]:
         )
     parameters = {name: parameter.numel() for name, parameter in model.named_parameters()}
     equation = "–" if config.kind.endswith("cnn") else "Sec. 3.1"
-    image = _Row(
+    image = StepNames(
         ("image", "x", equation, "B × C × H × W"),
         shape=("B", config.channels, *config.image_size),
-        numbers=_times(*config.image_size, config.channels),
+        numbers=joined(*config.image_size, config.channels),
     )
-    return tuple(_step(row, one, two, parameters) for row in (image, *_ROWS[config.kind](config)))
+    return tuple(_step(row, one, two, parameters) for row in (image, *STEP_NAMES[config.kind](config)))
 
 
-def _step(row: _Row, one: _Recorder, two: _Recorder, parameters: dict[str, int]) -> Step:
+def _step(row: StepNames, one: _Recorder, two: _Recorder, parameters: dict[str, int]) -> Step:
     products = row.products or ((f"{row.module}#0",) if row.module else ())
     reference = row.like or row.module or "".join(products[:1])
     shape = row.shape or _with_batch(one.shapes[reference], two.shapes[reference])
@@ -174,7 +153,7 @@ def _step(row: _Row, one: _Recorder, two: _Recorder, parameters: dict[str, int])
     times = sum(_any_block(path) == _any_block(reference) for path in one.shapes) if ".0." in reference else 1
     return Step(
         *row.words[:3],
-        numbers=row.numbers or one.operands.get("".join(products[-1:]), "") or _times(*shape[1:]),
+        numbers=row.numbers or one.operands.get("".join(products[-1:]), "") or joined(*shape[1:]),
         shape_symbols=row.words[3],
         shape=shape,
         parameters=sum(owned.values()),
@@ -199,201 +178,6 @@ def _with_batch(one: tuple[int, ...], two: tuple[int, ...]) -> tuple[int | str, 
     for size, doubled in zip(one, two, strict=True):
         sizes += [size] if doubled == size else ["B"] if size == 1 else ["B", size]
     return tuple(sizes)
-
-
-# --- the words -------------------------------------------------------------------------------------------------
-
-
-def _vit(c: ViTConfig) -> Iterator[_Row]:
-    stream = "B × (N + 1) × D" if c.has_class_token else "B × N × D"
-    yield from _patches(c)
-    yield from _class_token_and_positions(c, stream)
-    yield from _encoder_block(
-        stream, "blocks.0.attn", qkv="blocks.0.attn.qkv", proj="blocks.0.attn.proj", fc1="blocks.0.mlp.fc1",
-        fc2="blocks.0.mlp.fc2", products=(0, 2) if c.positions == "relative" else (0, 1), taps=True,
-    )  # fmt: skip
-    # LayerNorm's parameters are counted with the pooling: y is one step of the paper
-    words = {
-        "cls": ("normalise the class token", "y = LN(z_L⁰)", "Eq. 4", "B × D"),
-        "mean": ("normalise, average", "y = mean LN(z_L)", "App. D.3", "B × D"),
-        "seq": ("normalise, weight, sum", "y = softmax(LN(z_L) w)ᵀ LN(z_L)", "–", "B × D"),
-    }[c.pool]
-    numbers = f"{c.num_tokens} × {c.dim} → {c.dim}"
-    products, owns = ("pool_score#0", "#0"), ("norm", "pool_score")
-    yield _Row(words, products=products, owns=owns, shape=("B", c.dim), numbers=numbers, tap="pooled")
-    if c.head == "mlp":
-        yield _Row(("hidden layer of the head, tanh", "tanh(y W_h)", "Sec. 3.1", "B × hidden"), "pre_logits")
-    yield _Row(("classify", "logits", "Sec. 3.1", "B × classes"), "head", tap="logits")
-
-
-def _patches(c: ViTConfig) -> Iterator[_Row]:
-    features, patch = ("B × C′ × H′ × W′", "P²C′") if c.stem_channels else ("B × C × H × W", "P²C")
-    module, hybrid = 0, ("x′", "Sec. 3.1, hybrid", features)  # ConvStem: a convolution, its GELU, residual blocks
-    for stage in range(1, len(c.stem_channels) + 1):
-        yield _Row((f"stem {stage}: conv 3×3, stride 2, GELU", *hybrid), f"stem.{module}")
-        for block in range(1, c.stem_depth):
-            path, name = f"stem.{module + 1 + block}", f"stem {stage}.{block}: x′ + GELU(conv 3×3(LN(x′)))"
-            yield _Row((name, *hybrid), path, products=(f"{path}.conv#0",))
-        module += 1 + c.stem_depth
-    channels = c.stem_channels[-1] if c.stem_channels else c.channels
-    if c.fitted_size != c.feature_size:
-        words = ("pad with zeros" if c.fit == "pad" else "resize", "–", "–", features)
-        sizes = f"{_times(*c.feature_size)} → {_times(*c.fitted_size)}"
-        yield _Row(words, shape=("B", channels, *c.fitted_size), numbers=sizes)
-    words, size = ("split into patches", "x_p", "Sec. 3.1", f"B × N × {patch}"), math.prod(c.patch_size) * channels
-    sizes = f"{_times(*c.grid)} patches of {_times(*c.patch_size, channels)}"
-    yield _Row(words, shape=("B", c.num_patches, size), numbers=sizes)
-    words = ("project the patches", "x_p E", "Eq. 1", "B × N × D")
-    yield _Row(words, "patch_embed", products=("patch_embed.proj#0",))
-
-
-def _class_token_and_positions(c: ViTConfig, stream: str) -> Iterator[_Row]:
-    if c.has_class_token:
-        words, sizes = (
-            ("prepend the class token", "[x_class; x_p E]", "Eq. 1", stream),
-            f"1 + {c.num_patches} → {c.num_tokens}",
-        )
-        yield _Row(words, like="drop", owns=("cls_token",), numbers=sizes)
-    if c.positions == "learned":
-        yield _Row(("add the positions", "+ E_pos", "Eq. 1", stream), like="drop", owns=("pos_embed",))
-    if c.positions == "learned-2d":
-        words, sizes = (
-            ("add 2-D positions: row, column", "+ E_pos", "App. D.4", stream),
-            f"({c.grid[0]} + {c.grid[1]}) × {c.dim // 2}",
-        )
-        yield _Row(words, like="drop", owns=("pos_embed_row", "pos_embed_column"), numbers=sizes)
-    if c.positions == "sincos-2d":
-        yield _Row(("add fixed 2-D sine-cosine positions", "+ E_pos", "–", stream), like="drop")
-    why = {"none": "no positions are added", "relative": "positions are relative: see the blocks"}.get(c.positions, "")
-    yield _Row(("tokens", "z_0", "Eq. 1", stream), like="drop", numbers=why, tap="tokens")
-
-
-def _encoder_block(
-    stream: str, attention: str, *, qkv: str, proj: str, fc1: str, fc2: str, products: tuple[int, int],
-    taps: bool = False, from_normalised: bool = False,
-) -> Iterator[_Row]:  # fmt: skip
-    """Yield the rows of a block; `products` are the numbers of q kᵀ and A v among those of the attention module."""
-    tokens = "(N + 1)" if "+" in stream else "N"
-    pairs, per_head = f"B × k × {tokens} × {tokens}", f"B × k × {tokens} × D_h"
-    weights, values = ((f"{attention}#{number}",) for number in products)
-    skip = "LN({})" if from_normalised else "{}"
-
-    def tap(name: str) -> str:
-        return f"blocks.*.{name}" if taps else ""
-
-    yield _Row(("normalise", "LN(z)", "Eq. 2", stream), "blocks.0.norm1")
-    yield _product(("queries, keys, values", "q, k, v", "Eq. 5", f"B × {tokens} × 3·D"), qkv, "in_proj")
-    if products == (0, 2):
-        words, owns = ("relative positions", "q rᵀ / √D_h", "App. D.4", pairs), (f"{attention}.rel_pos",)
-        yield _Row(words, products=(f"{attention}#1",), like=weights[0], owns=owns)
-    words = ("attention weights", "A = softmax(q kᵀ / √D_h)", "Eq. 6", pairs)
-    yield _Row(words, products=weights, tap=tap("attention"))
-    yield _Row(("weight the values", "SA(z) = A v", "Eq. 7", per_head), products=values, tap=tap("heads"))
-    yield _product(("join the heads", "[SA_1; …; SA_k] U_msa", "Eq. 8", stream), proj, "out_proj")
-    words = ("add", f"z′ = MSA(LN(z)) + {skip.format('z')}", "–" if from_normalised else "Eq. 2", stream)
-    yield _Row(words, like="blocks.0.norm2", tap=tap("middle"))
-    yield _Row(("normalise", "LN(z′)", "Eq. 3", stream), "blocks.0.norm2")
-    yield _Row(("widen, GELU", "GELU(LN(z′) W_1)", "Eq. 3", f"B × {tokens} × MLP"), fc1)
-    yield _Row(("narrow", "MLP(LN(z′))", "Eq. 3", stream), fc2)
-    words = ("add", f"z = MLP(LN(z′)) + {skip.format('z′')}", "–" if from_normalised else "Eq. 3", stream)
-    yield _Row(words, like=fc2, tap=tap("output"))
-
-
-def _product(words: tuple[str, str, str, str], path: str, name: str) -> _Row:
-    """Return the row of a linear layer, or of a product in nn.MultiheadAttention, whose parameters have a `name`."""
-    module, numbered, _ = path.partition("#")
-    if not numbered:
-        return _Row(words, path)
-    owns = (f"{module}.{name}",) if name == "out_proj" else (f"{module}.{name}_weight", f"{module}.{name}_bias")
-    return _Row(words, products=(path,), owns=owns)
-
-
-def _cnn(_: ModelConfig) -> Iterator[_Row]:
-    yield from _convolutions("conv1", "conv2", "conv_dropout", "fc1", "fc2")
-
-
-def _article_cnn(_: ModelConfig) -> Iterator[_Row]:
-    yield from _convolutions("layers.0", "layers.2", "layers.4", "layers.7", "layers.10")
-    yield _Row(("log-softmax", "log p", "–", "B × classes"), "layers.11")
-
-
-def _convolutions(conv1: str, conv2: str, pooled: str, fc1: str, fc2: str) -> Iterator[_Row]:
-    for conv in (conv1, conv2):
-        yield _Row(("conv 3×3, ReLU", "ReLU(W ∗ x)", "–", "B × C′ × H′ × W′"), conv)
-    yield _Row(("max-pool 2×2; flatten", "–", "–", "B × C′ × H″ × W″"), pooled)
-    yield _Row(("hidden layer, ReLU", "ReLU(x W_1)", "–", "B × hidden"), fc1)
-    yield _Row(("classify", "logits", "–", "B × classes"), fc2)
-
-
-def _article_patches(module: str) -> Iterator[_Row]:
-    words = ("split into patches", "x_p", "Sec. 3.1", "B × N × P²")
-    yield _Row(words, shape=("B", 16, 49), numbers="4 × 4 patches of 7 × 7 × 1")
-    yield _Row(("project the patches", "x_p E", "Eq. 1", "B × N × D"), module)
-
-
-def _article_vit(c: ArticleViTConfig) -> Iterator[_Row]:
-    """As written, attention runs over the images of a batch: its FLOPs here are those of a batch of one."""
-    layer, stream, encoder = "model.encoder.layers.0.", "B × (N + 1) × D", "model.encoder"
-    yield from _article_patches("model.patch_projection")
-    name, equation = ("the class token", "Eq. 1") if "class-token" in c.fixes else ("a fixed random vector", "–")
-    words = (f"prepend {name}", "[x_class; x_p E]", equation, stream)
-    yield _Row(words, like=encoder, owns=("model.class_token",), numbers="1 + 16 → 17")
-    yield _Row(("add the positions", "+ E_pos", "Eq. 1", stream), "model.position_embedding", like=encoder)
-    if "normalisation" not in c.fixes:
-        yield _Row(("L2-normalise across the tokens", "z_0", "–", stream), like=encoder)
-    yield _product(("queries, keys, values", "q, k, v", "Eq. 5", "B × (N + 1) × 3·D"), f"{layer}self_attn#0", "in_proj")
-    if "attention" in c.fixes:
-        weights = ("attention weights", "A = softmax(q kᵀ / √D_h)", "Eq. 6", "B × k × (N + 1) × (N + 1)")
-        values = ("weight the values", "SA(z) = A v", "Eq. 7", "B × k × (N + 1) × D_h")
-    else:
-        weights = ("attention weights, image to image", "A = softmax(q kᵀ / √D_h)", "–", "(N + 1)·k × B × B")
-        values = ("weight the values of other images", "A v", "–", "(N + 1)·k × B × D_h")
-    yield _Row(weights, products=(f"{layer}self_attn#1",))
-    yield _Row(values, products=(f"{layer}self_attn#2",))
-    yield _product(("join the heads", "[SA_1; …; SA_k] U_msa", "Eq. 8", stream), f"{layer}self_attn#3", "out_proj")
-    if "pre-norm" in c.fixes:
-        first = ("normalise; add", "z′ = MSA(LN(z)) + z", "Eq. 2", stream)
-        second = ("normalise; add", "z = MLP(LN(z′)) + z′", "Eq. 3", stream)
-    else:
-        first = ("add, then normalise", "z′ = LN(MSA(z) + z)", "–", stream)
-        second = ("add, then normalise", "z = LN(MLP(z′) + z′)", "–", stream)
-    yield _Row(first, f"{layer}norm1")
-    yield _Row(("widen, GELU", "GELU(z′ W_1)", "Eq. 3", "B × (N + 1) × MLP"), f"{layer}linear1")
-    yield _Row(("narrow", "MLP(z′)", "Eq. 3", stream), f"{layer}linear2")
-    yield _Row(second, f"{layer}norm2")
-    yield _Row(
-        ("take the class token", "y = z_L⁰", "–", "B × D"), shape=("B", c.dim), numbers=f"17 × {c.dim} → {c.dim}"
-    )
-    for i, after in enumerate(("", ", tanh"), start=1):
-        yield _Row((f"linear {i}{after}", f"h_{i}", "–", "B × hidden"), f"model.linear{i}")
-    yield _Row(("linear 3, log-softmax", "log p", "–", "B × classes"), "model.linear3")
-
-
-def _article_design(c: ArticleDesignConfig) -> Iterator[_Row]:
-    """Class token and positions pass through linear layers once per batch: their FLOPs are those of a batch of one."""
-    stream = "B × (N + 1) × D"
-    yield from _article_patches("patch_projection")
-    words = ("project the class token", "x_class W_c", "–", "1 × D")
-    yield _Row(words, "class_projection", owns=("class_token", "class_projection"), shape=(1, c.dim))
-    name, symbols = ("for all", "D") if c.positions == "as-written" else ("per index", "(N + 1) × D")
-    yield _Row((f"positions: one vector {name}", "[0 … N] W_p", "–", symbols), "position_projection")
-    yield _Row(("tokens", "z_0 = [x_class; x_p E] + E_pos", "Eq. 1", stream), shape=("B", 17, c.dim))
-    attention, mlp = "blocks.0.attention", "blocks.0.mlp"
-    yield from _encoder_block(
-        stream, attention, qkv=f"{attention}#0", proj=f"{attention}#3", fc1=f"{mlp}.0", fc2=f"{mlp}.2", products=(1, 2),
-        from_normalised=c.residual == "normalised",
-    )  # fmt: skip
-    yield _Row(("normalise the class token", "y = LN(z_L⁰)", "Eq. 4", "B × D"), "norm")
-    yield _Row(("classify, log-softmax", "log p", "Sec. 3.1", "B × classes"), "classifier")
-
-
-_ROWS: dict[str, Any] = {
-    "vit": _vit,
-    "cnn": _cnn,
-    "post-cnn": _article_cnn,
-    "post-vit": _article_vit,
-    "post-design": _article_design,
-}
 
 
 # --- output ------------------------------------------------------------------------------------------------------
