@@ -12,7 +12,7 @@ from vitreous.config.presets import preset
 from vitreous.data.datasets import load_dataset
 from vitreous.errors import ConfigError, DataError, RunError
 from vitreous.evaluation.prediction import evaluate_run
-from vitreous.runs import ResumePoint, Run, free_folder, new_run_path
+from vitreous.runs import FORMAT, ResumePoint, Run, free_folder, is_run, new_run_path
 from vitreous.studies.compare import same_training
 from vitreous.training.loop import fit
 from vitreous.training.setup import fit_to_data
@@ -196,14 +196,14 @@ def test_metrics_that_a_power_cut_left_short(copy):
 
 def test_one_process_trains_a_run_at_a_time(copy):
     run = Run.open(copy)
-    with run.locked(), pytest.raises(RunError, match="is being trained by another process"), Run.open(copy).held():
+    with run.locked(), pytest.raises(RunError, match="is being trained by another process"), Run.open(copy).locked():
         pass
     with run.locked():
         pass
 
 
-def test_evaluation_on_the_same_data_by_name_cuts_it_as_training_did(tmp_path):
-    """Otherwise images it was trained on would stand in the test split."""
+def test_evaluation_on_the_same_data_by_name_splits_it_as_training_did(tmp_path):
+    """Otherwise images it was trained on would be in the test split."""
     random = np.random.default_rng(0)
     np.savez(tmp_path / "d.npz", images=random.integers(0, 256, (200, 28, 28), dtype=np.uint8),
              labels=np.arange(200) % 2)  # fmt: skip
@@ -220,7 +220,8 @@ def test_evaluation_on_the_same_data_by_name_cuts_it_as_training_did(tmp_path):
 
 def test_a_run_goes_on_where_it_was_started(copy):
     run = Run.open(copy)
-    run.record["status"], run.resolved.device = "training", "cuda"
+    on_cuda = run.resolved.model_copy(update={"device": "cuda"})
+    run.record = run.record.replace(status="training", resolved=on_cuda)
     run.write_record()
     with pytest.raises(RunError, match=r"was started on cuda, (which is not available here|not on cpu)"):
         fit(run.config, copy, resume=True, device="cpu", progress=False)
@@ -251,7 +252,7 @@ def test_a_full_disk_is_a_sentence(copy, monkeypatch):
     run = Run.open(copy)
     model = run.load_model()
     monkeypatch.setattr("vitreous.runs.atomic_write_bytes", full)
-    for write in (lambda: run.save_resume_point(ResumePoint(3, {}, {})), lambda: run.finish(model, {})):
+    for write in (lambda: run.save_resume_point(ResumePoint(3, {}, {})), lambda: run.finish(model, None)):
         with pytest.raises(RunError, match=r"cannot write to .*: No space left on device; make room, then go on with"):
             write()
 
@@ -272,7 +273,7 @@ def test_changed_data_are_not_evaluated(tmp_path):
     run = fit(config, tmp_path / "run", progress=False)
     assert evaluate_run(run).count == 60
     np.savez(tmp_path / "data.npz", images=images[5:], labels=labels[5:])
-    with pytest.raises(DataError, match=r"data.npz' changed since .* its test split may hold images it has learned"):
+    with pytest.raises(DataError, match=r"data.npz' changed since .* test images may be among those it was trained on"):
         evaluate_run(run)
 
 
@@ -283,3 +284,35 @@ def test_other_settings_are_another_training():
     for other in ("model.depth=6", "train.epochs=3", "data.augment.shift=0"):
         assert not same_training(done, override(asked, [other])), other
     assert not same_training(done, override(preset("cnn"), ["data.name=digits"]))
+
+
+def test_a_run_has_a_format_marker(copy, tmp_path):
+    """Published checkpoints have a config.json too, which may well contain the word preprocessing."""
+    assert is_run(copy)
+    published = tmp_path / "published"
+    published.mkdir()
+    (published / "config.json").write_text(json.dumps({"architectures": ["ViT"], "preprocessing": "resize"}))
+    assert not is_run(published)
+    (published / "config.json").write_bytes(b"\xff\xfe")
+    assert not is_run(published)
+
+
+def test_settings_of_format_1_are_migrated(copy):
+    record = json.loads((copy / "config.json").read_text())
+    record["format"] = 1
+    record["config"]["model"] |= {"patch_embed": "linear"}
+    record["preprocessing"] |= {"range": "0-1"}
+    (copy / "config.json").write_text(json.dumps(record))
+    run = Run.open(copy)
+    assert run.record.format == FORMAT
+    run.load_model()
+    record["config"]["model"] = {"kind": "post-vit", "mends": ["attention"]}  # vocabulary: ok
+    (copy / "config.json").write_text(json.dumps(record))
+    assert Run.open(copy).config.model.fixes == ("attention",)
+
+
+def test_keys_of_other_tools_stay_in_the_record(copy):
+    edit(copy, note="mine")
+    run = Run.open(copy)
+    run.write_record()
+    assert json.loads((copy / "config.json").read_text())["note"] == "mine"

@@ -26,7 +26,7 @@ from vitreous.config import Config, DataConfig, build_config
 from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.downloads.files import atomic_write_bytes, atomic_write_text, locked
-from vitreous.errors import RunError, VitreousError
+from vitreous.errors import DataError, RunError, VitreousError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -513,7 +513,7 @@ def require_same_data(run: Run, dataset: Dataset) -> None:
     """
     expected = run.record.data.checksums
     if expected and dataset.checksums != expected:
-        raise RunError(
+        raise DataError(
             f"the data {dataset.name!r} changed since {str(run.path)!r} was trained, so test images may be among those"
             " it was trained on; restore the data, or train a new run"
         )

@@ -13,9 +13,9 @@ from vitreous.config.presets import preset
 from vitreous.data.datasets import load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import ConfigError, RunError
-from vitreous.runs import Run
+from vitreous.runs import Resolved, Run
 from vitreous.training import distributed
-from vitreous.training.distillation import Teacher, loss_beside_the_teacher
+from vitreous.training.distillation import Teacher, distillation_loss
 from vitreous.training.loop import fit
 from vitreous.training.setup import fit_to_data
 from vitreous.training.step import Stepper
@@ -28,9 +28,7 @@ def student(*settings: str) -> Config:
 
 def stepper(config: Config) -> Stepper:
     dataset = load_dataset(config.data)
-    resolved = {
-        "device": "cpu", "compile": False, "steps": 10, "world_size": 1, "threads": 1, "batch_size": 16,
-    }  # fmt: skip
+    resolved = Resolved(batch_size=16, steps=10, steps_per_epoch=10)
     return Stepper(
         fit_to_data(config, dataset), dataset, Preprocessing.for_dataset(dataset), resolved, distributed.Group()
     )
@@ -42,11 +40,11 @@ def test_the_loss_is_least_where_student_and_teacher_agree():
     for temperature in (1.0, 2.0, 5.0):
         taught = (theirs / temperature).softmax(dim=1)
         logits = theirs.clone().requires_grad_()
-        loss_beside_the_teacher(logits, taught, temperature).backward()
+        distillation_loss(logits, taught, temperature).backward()
         assert logits.grad is not None
         assert logits.grad.abs().max() < 1e-12
         by_hand = -(taught * (theirs / temperature).log_softmax(dim=1)).sum(dim=1).mean() * temperature**2
-        assert loss_beside_the_teacher(theirs, taught, temperature).item() == pytest.approx(by_hand.item(), rel=1e-12)
+        assert distillation_loss(theirs, taught, temperature).item() == pytest.approx(by_hand.item(), rel=1e-12)
 
 
 def test_the_teacher_sees_the_very_images_of_the_batch(monkeypatch):
@@ -71,7 +69,7 @@ def test_its_share_of_the_loss():
     assert losses[1.0] != losses[0.0]
 
 
-def test_a_run_is_trained_and_says_by_whom(tmp_path):
+def test_a_run_records_its_teacher(tmp_path):
     run = fit(student(), tmp_path / "run", progress=False)
     assert run.resolved.teacher == {
         "run": "bundled:cnn", "sha256": Run.open("bundled:cnn").record.weights.sha256,

@@ -158,8 +158,8 @@ def test_an_infinite_loss_stops_before_the_step(tmp_path):
 def test_a_budget_becomes_steps_before_the_first_step(tmp_path):
     run = fit(small("train.budget_seconds=2"), tmp_path / "run", progress=False)
     resolved = run.resolved
-    assert resolved["steps"] == max(1, int(2 / resolved["seconds_per_step"]))
-    assert run.metrics()[-1]["step"] == resolved["steps"]
+    assert resolved.steps == max(1, int(2 / resolved.seconds_per_step))
+    assert run.metrics()[-1]["step"] == resolved.steps
 
 
 def test_a_budget_is_measured_on_a_ranks_share(monkeypatch):
@@ -275,7 +275,7 @@ def test_processes_share_what_few_images_there_are():
     config = fit_to_data(small("train.batch_size=66"), dataset)
     group = distributed.Group(rank=0, world_size=3, local_world_size=3)
     resolved = setup._resolve(config, dataset, Preprocessing.for_dataset(dataset), "cpu", group)
-    assert resolved["batch_size"] == 48
+    assert resolved.batch_size == 48
     with pytest.raises(ConfigError, match=r"train.batch_size=64 .* cannot be shared equally by 3 processes"):
         setup._resolve(fit_to_data(small(), dataset), dataset, Preprocessing.for_dataset(dataset), "cpu", group)
 
