@@ -21,7 +21,7 @@ from PIL import Image
 from vitreous.config import DataConfig
 from vitreous.data.contact_sheet import contact_sheet
 from vitreous.data.datasets import DATASETS, Dataset, Split, describe, duplicates_between, fetch, load_dataset, verify
-from vitreous.data.splits import cut, keep_per_class
+from vitreous.data.splits import keep_per_class, split_indices
 from vitreous.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -149,12 +149,12 @@ def test_validation_is_stratified_disjoint_and_fixed(mnist: Dataset) -> None:
 )
 def test_a_cut_is_a_partition_that_leaves_every_class_something(counts: list[int], fraction: float, seed: int) -> None:
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
-    kept, off = cut(labels, fraction, seed)
-    assert sorted([*kept, *off]) == list(range(len(labels)))
+    kept, held_out = split_indices(labels, fraction, seed)
+    assert sorted([*kept, *held_out]) == list(range(len(labels)))
     assert (torch.bincount(labels[kept], minlength=len(counts)) >= 1).all()
     if fraction > 0:
-        assert all((labels[off] == label).any() for label, count in enumerate(counts) if count > 1)
-    again, _ = cut(labels, fraction, seed)
+        assert all((labels[held_out] == label).any() for label, count in enumerate(counts) if count > 1)
+    again, _ = split_indices(labels, fraction, seed)
     np.testing.assert_array_equal(kept, again)
 
 
@@ -166,7 +166,7 @@ def test_fewer_training_images_are_nested(mnist: Dataset) -> None:
     assert torch.bincount(ten.train.labels).tolist() == [10] * 10
     assert torch.equal(ten.val.images, mnist.val.images)
     assert torch.equal(ten.test.images, mnist.test.images)
-    assert any("only 10 training images a class" in note for note in ten.notes)
+    assert any("only 10 training images per class" in note for note in ten.notes)
 
 
 def test_size_and_channels_are_converted(digits: Dataset) -> None:
@@ -202,7 +202,7 @@ def test_a_folder_with_one_sub_folder_a_class(tmp_path: Path) -> None:
     assert data.train.images.shape[1:] == (1, 8, 6)
     assert [len(split) for split in (data.train, data.val, data.test)] == [21, 3, 6]
     assert data.polarity == "as-is"
-    assert "1 files that are no PNG, JPEG, WebP or BMP images left out" in data.notes
+    assert f"1 files in {tmp_path.name}/ that are not PNG, JPEG, WebP or BMP images left out" in data.notes
     assert any("no test set given: 6 images" in note for note in data.notes)
     for split in (data.train, data.val, data.test):
         for image, label, path in zip(split.images, split.labels, split.paths, strict=True):
@@ -252,7 +252,7 @@ def test_a_test_image_that_training_has_seen_is_told(tmp_path: Path) -> None:
     write_folder(tmp_path / "test", {"a": 2, "b": 2})
     Image.open(tmp_path / "train" / "a" / "3.png").save(tmp_path / "test" / "b" / "same.bmp")
     data = load(tmp_path, val_fraction=0)
-    assert any(note.startswith("1 of the 5 test images also stand in the training set") for note in data.notes)
+    assert any(note.startswith("1 of the 5 test images are duplicates of training images") for note in data.notes)
     ((first, second),) = duplicates_between(data.train, data.test)
     assert (data.train.paths[first], data.test.paths[second]) == ("train/a/3.png", "test/b/same.bmp")
 
@@ -264,13 +264,13 @@ def test_duplicates_between_by_content() -> None:
 
 
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="at least 2 classes, and found none"):
+    with pytest.raises(DataError, match="at least 2 classes; found none"):
         load(tmp_path)
     write_folder(tmp_path, {"a": 2})
     with pytest.raises(DataError, match="found only 'a'"):
         load(tmp_path)
     (tmp_path / "b").mkdir()
-    with pytest.raises(DataError, match=r"class folder .*b holds no PNG"):
+    with pytest.raises(DataError, match=r"class folder .*b has no PNG"):
         load(tmp_path)
     (tmp_path / "b" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     with pytest.raises(DataError, match=r"broken\.png is truncated"):
@@ -280,22 +280,22 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
 def test_folders_that_contradict_themselves(tmp_path: Path) -> None:
     write_folder(tmp_path / "train", {"a": 2, "b": 2})
     write_folder(tmp_path / "test", {"a": 1, "c": 1})
-    with pytest.raises(DataError, match="holds the class 'c', which the training folder does not"):
+    with pytest.raises(DataError, match="has the class 'c', which the training folder does not"):
         load(tmp_path)
     write_folder(tmp_path, {"zebra": 1})
-    with pytest.raises(DataError, match="holds train/ and also zebra/"):
+    with pytest.raises(DataError, match="has train/ and also zebra/"):
         load(tmp_path)
 
 
 def test_parts_without_classes_and_parts_named_twice(tmp_path: Path) -> None:
     write_folder(tmp_path / "train", {"a": 2, "b": 2})
     write_folder(tmp_path, {"test": 3})  # loose images, as a competition's test set has them
-    with pytest.raises(DataError, match="test holds no class folders; expected one sub-folder a class"):
+    with pytest.raises(DataError, match="test has no class folders; expected one sub-folder per class"):
         load(tmp_path)
     shutil.rmtree(tmp_path / "test")
     for name in ("val", "validation"):
         write_folder(tmp_path / name, {"a": 1, "b": 1})
-    with pytest.raises(DataError, match="holds val/ and also validation/, two names for one part"):
+    with pytest.raises(DataError, match="has val/ and also validation/, two names for one split"):
         load(tmp_path)
 
 
@@ -326,7 +326,7 @@ def test_npz_layouts(tmp_path: Path, images: np.ndarray, expected: np.ndarray) -
     np.testing.assert_array_equal(data.train.images.numpy(), expected)
     np.testing.assert_array_equal(data.test.images.numpy(), expected[:4])
     assert data.class_names == ("0", "1")
-    assert any(note.startswith("4 of the 4 test images also") for note in data.notes)
+    assert any(note.startswith("4 of the 4 test images are duplicates") for note in data.notes)
 
 
 def test_npz_class_names_words_and_other_numbers(tmp_path: Path) -> None:
@@ -343,13 +343,13 @@ def test_npz_class_names_words_and_other_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        ({"images": PIXELS}, "no array 'labels'; it holds images"),
+        ({"images": PIXELS}, "no array 'labels'; it has images"),
         ({"images": np.uint8(5), "labels": LABELS}, "images is a single number; expected images"),
         ({"images": PIXELS, "labels": LABELS[:5]}, "20 images, but 5 labels"),
         ({"images": PIXELS, "labels": LABELS / 2}, "labels is float64"),
         ({"images": PIXELS, "labels": LABELS, "test_images": PIXELS}, "only one of 'test_images' and 'test_labels'"),
         ({"images": PIXELS.astype(np.int16), "labels": LABELS}, "images is int16; expected uint8, or floats"),
-        ({"images": PIXELS / 2.0, "labels": LABELS}, "floats must lie in 0 to 1"),
+        ({"images": PIXELS / 2.0, "labels": LABELS}, "floats must be from 0 to 1"),
         ({"images": PIXELS * np.nan, "labels": LABELS}, "goes from nan"),
         ({"images": PIXELS[..., :2], "labels": LABELS}, "has the shape"),
         ({"images": PIXELS[:0], "labels": LABELS[:0]}, "is empty"),

@@ -68,9 +68,9 @@ def test_any_bytes_at_all(data: bytes, dimensions: int) -> None:
         (b"\x89PNG\r\n\x1a\n", "is not an IDX file: it starts with 89504e47"),
         (struct.pack(">HBBI", 0, 0x0D, 1, 1) + b"....", "element type is 0x0d"),
         (idx(filled((4,))), r"dimensions 1 \(labels\); expected 3 \(images\)"),
-        (idx(filled((2, 3, 3))) + b"!", "is too long: 35 bytes, but 2×3×3 elements are 34"),
+        (idx(filled((2, 3, 3))) + b"!", "is too long: 35 bytes, but 2×3×3 elements need 34"),
         (struct.pack(">HBB3I", 0, 8, 3, 2**32 - 1, 2**32 - 1, 2**32 - 1), "is truncated"),
-        (struct.pack(">HBB3I", 0, 8, 3, 0, 28, 28), "holds no elements"),
+        (struct.pack(">HBB3I", 0, 8, 3, 0, 28, 28), "has no elements"),
     ],
 )
 def test_the_sentence_names_the_fault(data: bytes, sentence: str) -> None:
@@ -79,7 +79,7 @@ def test_the_sentence_names_the_fault(data: bytes, sentence: str) -> None:
 
 
 def test_a_gzip_bomb_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoders, "LARGEST_IDX", 1000)
+    monkeypatch.setattr(decoders, "MAX_IDX_BYTES", 1000)
     with pytest.raises(DataError, match="unpacks to more than 1000 bytes"):
         decode_idx(gzip.compress(bytes(100_000)), "file", 3)
 

