@@ -1,4 +1,4 @@
-"""Data sets: what is loaded, how it is cut, and what a person is told when it cannot be."""
+"""Data sets: loading, splitting, and the error messages."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ from vitreous.data.splits import keep_per_class, split_indices
 from vitreous.errors import DataError
 
 RNG = np.random.default_rng(0)
-MISSING_NETWORK = "out of reach: "
 
 
 def load(name: object, **options: object) -> Dataset:
     return load_dataset(DataConfig(name=str(name), **options))  # type: ignore[arg-type]
 
 
-# --- known by name -----------------------------------------------------------------------------------------------
+# --- named data sets ---------------------------------------------------------------------------------------------
 
 
 def test_mnist(mnist: Dataset) -> None:
@@ -63,7 +62,7 @@ def test_fashion_and_cifar() -> None:
         try:
             data = load(name)
         except DataError as error:
-            pytest.skip(MISSING_NETWORK + str(error))
+            pytest.skip(f"{name} is out of reach: {error}")
         assert data.test.images.shape == (10_000, *shape)
         assert [data.class_names[label] for label in data.test.labels[:3]] == first
         pixels = data.train.images[::7].float() / 255
@@ -91,7 +90,7 @@ def test_digits_keep_their_test_set_whatever_the_split_seed(digits: Dataset) -> 
     assert not torch.equal(other.val.images, digits.val.images)
 
 
-def test_the_table_of_known_sets(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_descriptions_and_cache_status(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
     assert list(DATASETS) == ["mnist", "fashion-mnist", "cifar10", "digits"]
     assert describe("digits").cached
@@ -131,13 +130,13 @@ def test_unknown_names(name: str, sentence: str) -> None:
         load(name)
 
 
-# --- cutting -----------------------------------------------------------------------------------------------------
+# --- splitting ---------------------------------------------------------------------------------------------------
 
 
 def test_validation_is_stratified_disjoint_and_fixed(mnist: Dataset) -> None:
     train, val = (torch.bincount(split.labels) for split in (mnist.train, mnist.val))
     assert ((val / (train + val) - 0.1).abs() < 2e-3).all()
-    # pinned: a split that moved would make stored runs incomparable with new ones
+    # pinned: with another split, stored runs would not be comparable with new ones
     assert mnist.val.labels[:12].tolist() == [0, 8, 9, 4, 6, 6, 0, 7, 1, 2, 6, 3]
     assert load("mnist", val_fraction=0).val.images.shape == (0, 1, 28, 28)
 
@@ -147,7 +146,7 @@ def test_validation_is_stratified_disjoint_and_fixed(mnist: Dataset) -> None:
     fraction=st.floats(0, 0.95, allow_subnormal=False),  # a training before it in this process flushes them
     seed=st.integers(-5, 2**40),
 )
-def test_a_cut_is_a_partition_that_leaves_every_class_something(counts: list[int], fraction: float, seed: int) -> None:
+def test_a_split_is_a_partition_that_leaves_no_class_empty(counts: list[int], fraction: float, seed: int) -> None:
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     kept, held_out = split_indices(labels, fraction, seed)
     assert sorted([*kept, *held_out]) == list(range(len(labels)))
@@ -158,7 +157,7 @@ def test_a_cut_is_a_partition_that_leaves_every_class_something(counts: list[int
     np.testing.assert_array_equal(kept, again)
 
 
-def test_fewer_training_images_are_nested(mnist: Dataset) -> None:
+def test_smaller_training_sets_are_nested(mnist: Dataset) -> None:
     few, more = (set(keep_per_class(mnist.train.labels, count, seed=3).tolist()) for count in (10, 100))
     assert len(few) == 100
     assert few < more
@@ -193,7 +192,7 @@ def write_folder(root: Path, classes: dict[str, int], suffix: str = ".png", **op
             picture(**options).save(root / name / f"{index}{suffix}")
 
 
-def test_a_folder_with_one_sub_folder_a_class(tmp_path: Path) -> None:
+def test_a_folder_with_one_sub_folder_per_class(tmp_path: Path) -> None:
     write_folder(tmp_path, {"cats": 10, "dogs": 20})
     (tmp_path / "cats" / "notes.txt").write_text("not an image")
     (tmp_path / "cats" / ".DS_Store").write_text("hidden")
@@ -221,7 +220,7 @@ def test_train_val_and_test_folders_are_honoured(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".png", ".bmp", ".webp", ".JPG", ".jpeg"])
-def test_all_formats_and_colour_found_out(tmp_path: Path, suffix: str) -> None:
+def test_all_formats_and_detection_of_colour(tmp_path: Path, suffix: str) -> None:
     write_folder(tmp_path, {"a": 3, "b": 3}, suffix)
     assert load(tmp_path).channels == 1
     picture(colour=True).save(tmp_path / "b" / "colourful.png")
@@ -230,7 +229,7 @@ def test_all_formats_and_colour_found_out(tmp_path: Path, suffix: str) -> None:
     assert load(tmp_path, channels=1).channels == 1
 
 
-def test_gray_pictures_saved_in_colour_are_gray(tmp_path: Path) -> None:
+def test_gray_images_saved_in_colour_are_gray(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
         for index in range(3):
@@ -238,7 +237,7 @@ def test_gray_pictures_saved_in_colour_are_gray(tmp_path: Path) -> None:
     assert load(tmp_path).channels == 1
 
 
-def test_several_sizes_are_brought_to_the_median(tmp_path: Path) -> None:
+def test_several_sizes_are_resized_to_the_median(tmp_path: Path) -> None:
     write_folder(tmp_path, {"a": 3, "b": 3}, height=10, width=20)
     picture(height=40, width=30).save(tmp_path / "a" / "large.png")
     data = load(tmp_path)
@@ -247,7 +246,7 @@ def test_several_sizes_are_brought_to_the_median(tmp_path: Path) -> None:
     assert load(tmp_path, image_size=(7, 9)).image_size == (7, 9)
 
 
-def test_a_test_image_that_training_has_seen_is_told(tmp_path: Path) -> None:
+def test_a_test_image_that_is_in_the_training_set_is_reported(tmp_path: Path) -> None:
     write_folder(tmp_path / "train", {"a": 5, "b": 5})
     write_folder(tmp_path / "test", {"a": 2, "b": 2})
     Image.open(tmp_path / "train" / "a" / "3.png").save(tmp_path / "test" / "b" / "same.bmp")
@@ -273,11 +272,11 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"class folder .*b has no PNG"):
         load(tmp_path)
     (tmp_path / "b" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    with pytest.raises(DataError, match=r"broken\.png is truncated"):
+    with pytest.raises(DataError, match=r"broken\.png is not a PNG, .* or is damaged"):
         load(tmp_path)
 
 
-def test_folders_that_contradict_themselves(tmp_path: Path) -> None:
+def test_inconsistent_folders(tmp_path: Path) -> None:
     write_folder(tmp_path / "train", {"a": 2, "b": 2})
     write_folder(tmp_path / "test", {"a": 1, "c": 1})
     with pytest.raises(DataError, match="has the class 'c', which the training folder does not"):
@@ -287,7 +286,7 @@ def test_folders_that_contradict_themselves(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_parts_without_classes_and_parts_named_twice(tmp_path: Path) -> None:
+def test_splits_without_classes_and_splits_with_two_folders(tmp_path: Path) -> None:
     write_folder(tmp_path / "train", {"a": 2, "b": 2})
     write_folder(tmp_path, {"test": 3})  # loose images, as a competition's test set has them
     with pytest.raises(DataError, match="test has no class folders; expected one sub-folder per class"):
@@ -369,7 +368,7 @@ def test_npz_files_that_cannot_be_used(tmp_path: Path, arrays: dict[str, object]
     assert str(path) in str(caught.value)
 
 
-def test_an_npz_header_that_promises_too_much(tmp_path: Path) -> None:
+def test_an_npz_header_that_declares_too_much(tmp_path: Path) -> None:
     """A shape of 10¹⁸ elements in a file of a hundred bytes must cost nothing."""
     header = b"{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000, 1000000, 1000), }".ljust(117) + b"\n"
     array = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + bytes(10)
@@ -383,20 +382,20 @@ def test_an_npz_header_that_promises_too_much(tmp_path: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_damaged_npz_files_give_data_or_a_sentence(tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_npz_files_give_data_or_a_data_error(tmp_path: Path, data: st.DataObject) -> None:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, images=PIXELS[:6], labels=LABELS[:6])
-    whole = bytearray(buffer.getvalue())
+    raw = bytearray(buffer.getvalue())
     if data.draw(st.booleans()):
-        del whole[data.draw(st.integers(0, len(whole) - 1)) :]
+        del raw[data.draw(st.integers(0, len(raw) - 1)) :]
     else:
         for _ in range(3):
-            whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
+            raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     path = tmp_path / "damaged.npz"
-    path.write_bytes(whole)
+    path.write_bytes(raw)
     with contextlib.suppress(DataError):
-        loaded = load(path)
-        assert len(loaded.train) + len(loaded.val) + len(loaded.test) == 6
+        damaged = load(path)
+        assert len(damaged.train) + len(damaged.val) + len(damaged.test) == 6
 
 
 # --- the contact sheet -------------------------------------------------------------------------------------------
@@ -414,9 +413,9 @@ def test_a_contact_sheet(digits: Dataset, tmp_path: Path) -> None:
 
 
 def test_a_contact_sheet_of_odd_data(tmp_path: Path) -> None:
-    """Names that would be formulas, classes of one image, pictures that are wide and in colour."""
+    """Names that look like formulas, classes of one image, wide images in colour."""
     labels = np.r_[np.zeros(18, int), 1, 2]
-    names = np.array(["$x^$", "a very long name of a class indeed", "<b>"])
+    names = np.array(["$x^$", "a very long name indeed, of one class", "<b>"])
     wide = RNG.integers(0, 256, (20, 5, 30, 3), dtype=np.uint8)
     contact_sheet(load(write_npz(tmp_path, images=wide, labels=labels, class_names=names)), tmp_path / "sheet.png")
     assert (tmp_path / "sheet.png").stat().st_size > 10_000

@@ -41,7 +41,7 @@ def balance_notes(dataset: Dataset) -> list[str]:
 def duplicate_notes(dataset: Dataset) -> list[str]:
     """Return a note for each image that is in two splits, or in the training set under two labels, pixel for pixel.
 
-    The data sets known by name are exempt, as in loading: they are used as published.
+    The named data sets are exempt, as in loading: they are used as published.
     """
     if dataset.name in DATASETS:
         return []

@@ -1,4 +1,4 @@
-"""Data sets as tensors in three splits: known by name, from a folder of images, or from an .npz file.
+"""Data sets as tensors in three splits: named ones, a folder of images, or an .npz file.
 
 A test set that the source defines is used as it is. Otherwise the test set, and always the validation set, is a
 stratified sample of the training images, fixed by `split_seed`.
@@ -17,7 +17,7 @@ import torch
 from vitreous.config import DataConfig
 from vitreous.data.images import convert
 from vitreous.data.specs import DATASETS, DatasetInfo, DatasetSpec
-from vitreous.data.splits import Polarity, RawDataset, Split, duplicates_between, keep_per_class, split_indices
+from vitreous.data.splits import MeanStd, Polarity, RawDataset, Split, duplicates_between, keep_per_class, split_indices
 from vitreous.downloads import cache
 from vitreous.errors import DataError
 from vitreous.reports.formats import by, join
@@ -146,7 +146,7 @@ def _convert(split: Split, config: DataConfig) -> Split:
     return dataclasses.replace(split, images=images)
 
 
-def _mean_std(raw: RawDataset, train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
     """Return the published constants while they apply (resizing hardly changes them), else those of `train`."""
     channels = train.images.shape[1]
     if raw.mean_std is not None and len(raw.mean_std[0]) == channels:
@@ -163,7 +163,7 @@ def _mean_std(raw: RawDataset, train: Split) -> tuple[tuple[float, ...], tuple[f
     return tuple(means), tuple(stds)
 
 
-# --- the data sets known by name, in the cache --------------------------------------------------------------------
+# --- the named data sets in the cache -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

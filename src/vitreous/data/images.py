@@ -1,13 +1,14 @@
 """Decoding of untrusted image files, and the two conversions (size, channels) that every image goes through.
 
-The declared format and size are checked before Pillow decodes anything, so that a decompression bomb costs neither time
-nor memory. Only PNG, JPEG, WebP and BMP are opened, whatever the file's name.
+Pillow opens PNG, JPEG, WebP and BMP only, whatever the file's name, and opening reads no more than the header. Its size
+is checked before anything is decoded, so that a decompression bomb costs neither time nor memory.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
-import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -51,24 +52,28 @@ def decode_image(
     data = source if isinstance(source, bytes) else _read_file(Path(source), name, max_bytes)
     if len(data) > max_bytes:
         raise DataError(f"{name} is too large; images of up to {max_bytes} bytes are read")
-    _check_header(data, name)
+    with _open(data, name) as image:
+        frames = getattr(image, "n_frames", 1)
+        if frames > 1 and image.format != "MPO":  # a camera's JPEG with a second, smaller image inside
+            raise DataError(f"{name} is an animation of {frames} frames; expected a single image")
+        image.load()
+        return from_pillow(ImageOps.exif_transpose(image), backdrop)
+
+
+def image_extent(path: Path) -> tuple[int, int]:
+    """Return (height, width) as displayed, from the header alone."""
+    with _open(_read_file(path, str(path), MAX_FILE_BYTES), str(path)) as image:
+        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # EXIF orientation: on its side
+        return image.size if turned else (image.height, image.width)
+
+
+def declared_extent(data: bytes) -> tuple[str | None, int, int]:
+    """Return (format, width, height) from the header; (None, 0, 0) where it is damaged or of another format."""
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-            frames = getattr(opened, "n_frames", 1)
-            if frames > 1 and opened.format != "MPO":  # a camera's JPEG with a second, smaller image inside
-                raise DataError(f"{name} is an animation of {frames} frames; expected a single image")
-            opened.load()
-            return from_pillow(ImageOps.exif_transpose(opened), backdrop)
-    except DataError:
-        raise
-    except Exception as error:  # Pillow raises many types of exception on damaged files
-        raise _undecodable(name, error) from None
-
-
-def _undecodable(name: str, error: Exception) -> DataError:
-    # Pillow's "cannot identify image file <_io.BytesIO ...>" does not help the user
-    reason = "its contents are damaged" if isinstance(error, UnidentifiedImageError) else str(error).rstrip(".")
-    return DataError(f"{name} cannot be decoded: {reason}; is the file complete?")
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            return image.format, image.width, image.height
+    except Exception:  # as in _open
+        return None, 0, 0
 
 
 def _read_file(path: Path, name: str, max_bytes: int) -> bytes:
@@ -83,83 +88,27 @@ def _read_file(path: Path, name: str, max_bytes: int) -> bytes:
         raise DataError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from None
 
 
-# --- headers -----------------------------------------------------------------------------------------------------
-
-
-def image_extent(path: Path) -> tuple[int, int]:
-    """Return (height, width) as displayed, from the header alone."""
-    name = str(path)
-    data = _read_file(path, name, MAX_FILE_BYTES)
-    _check_header(data, name)
+@contextlib.contextmanager
+def _open(data: bytes, name: str) -> Iterator[Image.Image]:
+    """Yield an image of which only the header has been read; turn any error, then or later, into a DataError."""
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as opened:
-            width, height = opened.size
-            turned = opened.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # EXIF orientation: on its side
-    except Exception as error:
-        raise _undecodable(name, error) from None
-    return (width, height) if turned else (height, width)
-
-
-def _check_header(data: bytes, name: str) -> None:
-    """Refuse other formats, truncated headers and too many declared pixels."""
-    try:
-        kind, width, height = declared_extent(data)
-    except (struct.error, IndexError):
-        raise DataError(f"{name} is truncated: it ends within the image's header") from None
-    if kind is None:
-        problem = "is not a PNG, JPEG, WebP or BMP image, whatever its name" if data else "is empty"
-        raise DataError(f"{name} {problem}; those formats are read")
-    if width < 1 or height < 1:
-        raise DataError(f"{name} declares {width}×{height} pixels; an image has at least one")
-    if width * height > MAX_PIXELS:
-        raise DataError(f"{name} declares {width}×{height} pixels; images of up to {MAX_PIXELS:,} are read")
-    if kind == "JPEG" and data.count(b"\xff\xda") > MAX_JPEG_SCANS:
-        raise DataError(f"{name} is a JPEG of more than {MAX_JPEG_SCANS} scans; save it again")
-    if kind == "PNG" and b"IEND" not in data:
-        raise DataError(f"{name} is truncated: the end mark of a PNG file is missing")
-
-
-def declared_extent(data: bytes) -> tuple[str | None, int, int]:
-    """Return (format, width, height) from the file's header; (None, 0, 0) for other formats."""
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "PNG", *struct.unpack(">II", data[16:24])
-    if data.startswith(b"\xff\xd8\xff"):
-        return "JPEG", *_jpeg_extent(data)
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return "WEBP", *_webp_extent(data)
-    if data.startswith(b"BM"):
-        if struct.unpack("<I", data[14:18])[0] == 12:  # OS/2's header
-            return "BMP", *struct.unpack("<HH", data[18:22])
-        width, height = struct.unpack("<ii", data[18:26])
-        return "BMP", abs(width), abs(height)  # a negative height: rows from top to bottom
-    return None, 0, 0
-
-
-def _jpeg_extent(data: bytes) -> tuple[int, int]:
-    position = 2
-    while True:
-        marker, length = struct.unpack(">HH", data[position : position + 4])
-        if 0xFFC0 <= marker <= 0xFFCF and marker not in (0xFFC4, 0xFFC8, 0xFFCC):  # start of frame
-            height, width = struct.unpack(">HH", data[position + 5 : position + 9])
-            return width, height
-        if marker == 0xFFFF:  # fill byte
-            position += 1
-        elif marker < 0xFFC0 or length < 2:
-            return 0, 0
-        else:
-            position += 2 + length
-
-
-def _webp_extent(data: bytes) -> tuple[int, int]:
-    kind = data[12:16]
-    if kind == b"VP8X":
-        width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
-        return (width, height) if len(data) >= 30 else (0, 0)
-    if kind == b"VP8L":
-        bits = struct.unpack("<I", data[21:25])[0]
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    width, height = struct.unpack("<HH", data[26:30])
-    return width & 0x3FFF, height & 0x3FFF
+        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise Image.DecompressionBombError  # Pillow's own limit is higher
+            if image.format == "JPEG" and data.count(b"\xff\xda") > MAX_JPEG_SCANS:
+                raise DataError(f"{name} is a JPEG of more than {MAX_JPEG_SCANS} scans; save it again")
+            if image.format == "PNG" and b"IEND" not in data:
+                raise DataError(f"{name} is truncated: the end mark of a PNG file is missing")
+            yield image
+    except DataError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise DataError(f"{name} declares too many pixels; images of up to {MAX_PIXELS:,} pixels are read") from None
+    except UnidentifiedImageError:
+        problem = "is not a PNG, JPEG, WebP or BMP image, whatever its name, or is damaged" if data else "is empty"
+        raise DataError(f"{name} {problem}") from None
+    except Exception as error:  # Pillow raises many types of exception on damaged files
+        raise DataError(f"{name} cannot be decoded: {str(error).rstrip('.')}; is the file complete?") from None
 
 
 # --- Pillow's modes → eight bits, one or three channels -----------------------------------------------------------

