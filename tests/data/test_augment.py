@@ -6,6 +6,7 @@ import torch
 from vitreous.config import AugmentConfig
 from vitreous.data.augment import augment, uniforms
 from vitreous.data.sampler import BatchSampler
+from vitreous.data.splitmix import splitmix64
 
 EVERYTHING = AugmentConfig(shift=2, rotate=15, scale=0.1, shear=5, elastic=1.5, erase=0.2, flip=True)
 
@@ -33,6 +34,11 @@ def test_augmentation_changes_with_seed_and_epoch(change):
 def test_the_default_changes_nothing():
     originals = images()
     assert augment(originals, torch.arange(32), AugmentConfig(), 0, 0) is originals
+
+
+def test_splitmix64_is_the_published_generator():
+    """The outputs of the reference implementation (https://prng.di.unimi.it/splitmix64.c) for the seed 0."""
+    assert splitmix64(0, [1, 2]).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
 
 
 def test_uniforms_are_uniform_and_independent():

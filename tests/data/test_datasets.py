@@ -21,6 +21,7 @@ from PIL import Image
 from vitreous.config import DataConfig
 from vitreous.data.contact_sheet import contact_sheet
 from vitreous.data.datasets import DATASETS, Dataset, Split, describe, duplicates_between, fetch, load_dataset, verify
+from vitreous.data.npz import NpyError, read_npy
 from vitreous.data.splits import keep_per_class, split_indices
 from vitreous.errors import DataError
 
@@ -342,7 +343,7 @@ def test_npz_class_names_words_and_other_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        ({"images": PIXELS}, "no array 'labels'; it has images"),
+        ({"images": PIXELS}, "no array 'labels', only images"),
         ({"images": np.uint8(5), "labels": LABELS}, "images is a single number; expected images"),
         ({"images": PIXELS, "labels": LABELS[:5]}, "20 images, but 5 labels"),
         ({"images": PIXELS, "labels": LABELS / 2}, "labels is float64"),
@@ -378,6 +379,25 @@ def test_an_npz_header_that_declares_too_much(tmp_path: Path) -> None:
         archive.writestr("labels.npy", array)
     with pytest.raises(DataError, match=r"declares the shape .* of uint8, but 10 bytes follow"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "shape", "data", "problem"),
+    [
+        ("<f4", "(4,)", bytes(12), "declares the shape"),
+        ("<f4", "(-1, -3)", bytes(12), "declares the shape"),
+        ("<f4", "(0, 99999999999999)", b"", "declares the shape"),
+        ("<U0", "(5,)", b"", "declares the shape"),
+        ("|O", "(1,)", bytes(8), "pickled Python objects"),
+        ("no type", "(1,)", bytes(8), "damaged header"),
+        ("<f4", "print()", bytes(8), "damaged header"),
+    ],
+)
+def test_hostile_npy_headers(dtype: str, shape: str, data: bytes, problem: str) -> None:
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    npy = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + data
+    with pytest.raises(NpyError, match=problem):
+        read_npy(io.BytesIO(npy), len(npy))
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -18,11 +18,6 @@ from vitreous.errors import ConfigError, DataError
 
 
 @pytest.fixture(scope="module")
-def digits() -> Dataset:
-    return load_dataset(DataConfig(name="digits"))
-
-
-@pytest.fixture(scope="module")
 def mnist_like(digits: Dataset) -> Preprocessing:
     return Preprocessing.for_dataset(digits)
 

@@ -61,26 +61,20 @@ def _sub_folders(folder: Path) -> list[Path]:
 
 def _split_folders(root: Path) -> dict[SplitName, Path]:
     """Return the folder of each split; a root without `train/` is itself the training set."""
-    folders: dict[SplitName, Path] = {}
-    problems = []
+    found: dict[SplitName | None, list[Path]] = {}
     for folder in _sub_folders(root):
-        name = SPLIT_FOLDERS.get(folder.name.lower())
-        if name is None:
-            problems.append(
-                f"{root} has train/ and also {folder.name}/; expected either train/, val/ and test/, or one folder per"
-                " class, not both"
-            )
-        elif name in folders:
-            problems.append(
-                f"{root} has {folders[name].name}/ and also {folder.name}/, two names for one split: merge them"
-            )
-        else:
-            folders[name] = folder
-    if "train" not in folders:
+        found.setdefault(SPLIT_FOLDERS.get(folder.name.lower()), []).append(folder)
+    if "train" not in found:
         return {"train": root}
-    if problems:
-        raise DataError(problems[0])
-    return folders
+    if None in found:
+        raise DataError(
+            f"{root} has train/ and also {found[None][0].name}/; expected either train/, val/ and test/, or one folder"
+            " per class, not both"
+        )
+    for first, *others in found.values():
+        if others:
+            raise DataError(f"{root} has {first.name}/ and also {others[0].name}/, two names for one split: merge them")
+    return {name: first for name, (first,) in found.items() if name is not None}
 
 
 def _labelled_paths(folder: Path, class_names: tuple[str, ...], notes: list[str]) -> list[tuple[Path, int]]:

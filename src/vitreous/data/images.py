@@ -94,7 +94,7 @@ def _open(data: bytes, name: str) -> Iterator[Image.Image]:
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
-                raise Image.DecompressionBombError  # Pillow's own limit is higher
+                raise Image.DecompressionBombError(f"it has {image.width * image.height}")  # Pillow's limit is higher
             if image.format == "JPEG" and data.count(b"\xff\xda") > MAX_JPEG_SCANS:
                 raise DataError(f"{name} is a JPEG of more than {MAX_JPEG_SCANS} scans; save it again")
             if image.format == "PNG" and b"IEND" not in data:
@@ -102,8 +102,8 @@ def _open(data: bytes, name: str) -> Iterator[Image.Image]:
             yield image
     except DataError:
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise DataError(f"{name} declares too many pixels; images of up to {MAX_PIXELS:,} pixels are read") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise DataError(f"{name} declares more than {MAX_PIXELS:,} pixels, which is the limit ({error})") from None
     except UnidentifiedImageError:
         problem = "is not a PNG, JPEG, WebP or BMP image, whatever its name, or is damaged" if data else "is empty"
         raise DataError(f"{name} {problem}") from None

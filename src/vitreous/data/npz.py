@@ -15,6 +15,7 @@ import torch
 from vitreous.data.splits import RawDataset, Split, SplitName
 from vitreous.downloads.files import sha256_of
 from vitreous.errors import DataError
+from vitreous.reports.formats import join
 
 ARRAY_NAMES = ("images", "labels", "test_images", "test_labels", "class_names")
 MAX_BYTES = 8 * 1024**3  # of one array, decompressed
@@ -27,19 +28,22 @@ def read_npz(path: Path) -> RawDataset:
 
     Optional arrays: `test_images`, `test_labels`, and `class_names`, which then names the labels 0, 1, ….
     """
-    arrays = _read_arrays(path)
-    for required in ("images", "labels"):
-        if required not in arrays:
-            raise DataError(f"{path} has no array {required!r}; it has {', '.join(sorted(arrays)) or 'none'}")
-    if ("test_images" in arrays) != ("test_labels" in arrays):
-        raise DataError(f"{path} has only one of 'test_images' and 'test_labels'; give both or neither")
     notes: list[str] = []
-    class_names, labels = _index_labels(path, arrays, notes)
-    splits: dict[SplitName, Split] = {"train": _split(path, "images", arrays["images"], labels["labels"], notes)}
-    if "test_images" in arrays:
-        splits["test"] = _split(path, "test_images", arrays["test_images"], labels["test_labels"], notes)
-        if splits["test"].images.shape[1:] != splits["train"].images.shape[1:]:
-            raise DataError(f"{path}: images and test_images differ in size or channels; make them equal")
+    try:
+        arrays = _read_arrays(path)
+        for required in ("images", "labels"):
+            if required not in arrays:
+                raise DataError(f"there is no array {required!r}, only {join(sorted(arrays)) or 'others'}")
+        if ("test_images" in arrays) != ("test_labels" in arrays):
+            raise DataError("there is only one of 'test_images' and 'test_labels'; give both or neither")
+        class_names, labels = _index_labels(arrays, notes)
+        splits: dict[SplitName, Split] = {"train": _split("images", arrays["images"], labels["labels"], notes)}
+        if "test_images" in arrays:
+            splits["test"] = _split("test_images", arrays["test_images"], labels["test_labels"], notes)
+            if splits["test"].images.shape[1:] != splits["train"].images.shape[1:]:
+                raise DataError("images and test_images differ in size or channels; make them equal")
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
     return RawDataset(splits, class_names, checksums={path.name: sha256_of(path)}, notes=tuple(notes))
 
 
@@ -86,68 +90,64 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
                 if name not in ARRAY_NAMES:
                     continue
                 if info.file_size > MAX_BYTES:
-                    raise DataError(f"{path}: {name} unpacks to {info.file_size:,} bytes; the limit is {MAX_BYTES:,}")
+                    raise NpyError(f"unpacks to {info.file_size:,} bytes; the limit is {MAX_BYTES:,}")
                 with archive.open(info) as stream:
                     arrays[name] = read_npy(stream, info.file_size)
     except NpyError as error:
-        raise DataError(f"{path}: {name} {error}") from None
+        raise DataError(f"{name} {error}") from None
     except _DAMAGE as error:
-        raise DataError(f"{path} is not a complete .npz file ({error}); save it again with numpy.savez") from None
+        raise DataError(f"not a complete .npz file ({error}); save it again with numpy.savez") from None
     return arrays
 
 
 # --- arrays → images and labels ----------------------------------------------------------------------------------
 
 
-def _index_labels(
-    path: Path, arrays: dict[str, np.ndarray], notes: list[str]
-) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
+def _index_labels(arrays: dict[str, np.ndarray], notes: list[str]) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
     """Return the class names, and each label array as indices into them."""
     labels = {name: array for name, array in arrays.items() if name in ("labels", "test_labels")}
     for name, array in labels.items():
         if array.ndim != 1 or array.dtype.kind not in "iuU":
-            raise DataError(
-                f"{path}: {name} is {array.dtype} of shape {array.shape}; expected one integer or string per image"
-            )
+            raise DataError(f"{name} is {array.dtype} of shape {array.shape}; expected one integer or string per image")
     if "class_names" in arrays:
-        return _check_class_names(path, arrays["class_names"], labels), labels
+        return _check_class_names(arrays["class_names"], labels), labels
     values = np.unique(labels["labels"])
     if values.dtype.kind != "U" and not np.array_equal(values, np.arange(len(values))):
         notes.append(f"labels {values[0]} to {values[-1]} renumbered 0 to {len(values) - 1}; their names stay")
     for name, array in labels.items():
         unknown = np.setdiff1d(array, values)
         if len(unknown):
-            raise DataError(f"{path}: {name} contains {unknown[0]!r}, which no training image has")
+            raise DataError(f"{name} contains {unknown[0]!r}, which no training image has")
         labels[name] = np.searchsorted(values, array)
     return tuple(map(str, values)), labels
 
 
-def _check_class_names(path: Path, class_names: np.ndarray, labels: dict[str, np.ndarray]) -> tuple[str, ...]:
+def _check_class_names(class_names: np.ndarray, labels: dict[str, np.ndarray]) -> tuple[str, ...]:
     if class_names.ndim != 1 or class_names.dtype.kind != "U":
-        raise DataError(f"{path}: class_names is {class_names.dtype} of shape {class_names.shape}; expected strings")
+        raise DataError(f"class_names is {class_names.dtype} of shape {class_names.shape}; expected strings")
     count = len(class_names)
     if len(np.unique(class_names)) != count:
-        raise DataError(f"{path}: class_names repeats a name; each class needs its own")
+        raise DataError("class_names repeats a name; each class needs its own")
     for name, array in labels.items():
         if array.dtype.kind == "U":
-            raise DataError(f"{path}: {name} are strings; beside class_names, expected indices into them")
+            raise DataError(f"{name} are strings; beside class_names, expected indices into them")
         if len(array) and (array.min() < 0 or array.max() >= count):
-            raise DataError(f"{path}: {name} go from {array.min()} to {array.max()}; expected 0 to {count - 1}")
+            raise DataError(f"{name} go from {array.min()} to {array.max()}; expected 0 to {count - 1}")
     return tuple(map(str, class_names))
 
 
-def _split(path: Path, name: str, images: np.ndarray, labels: np.ndarray, notes: list[str]) -> Split:
+def _split(name: str, images: np.ndarray, labels: np.ndarray, notes: list[str]) -> Split:
     if images.ndim == 0:
-        raise DataError(f"{path}: {name} is a single number; expected images of shape (n, H, W)")
+        raise DataError(f"{name} is a single number; expected images of shape (n, H, W)")
     if len(images) != len(labels):
-        raise DataError(f"{path}: {len(images)} {name}, but {len(labels)} labels; expected one label per image")
+        raise DataError(f"{len(images)} {name}, but {len(labels)} labels; expected one label per image")
     if images.size == 0:
-        raise DataError(f"{path}: {name} is empty (shape {images.shape})")
-    pixels = _to_uint8(path, name, _channels_first(path, name, images, notes))
+        raise DataError(f"{name} is empty (shape {images.shape})")
+    pixels = _to_uint8(name, _channels_first(name, images, notes))
     return Split(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)))
 
 
-def _channels_first(path: Path, name: str, images: np.ndarray, notes: list[str]) -> np.ndarray:
+def _channels_first(name: str, images: np.ndarray, notes: list[str]) -> np.ndarray:
     if images.ndim == 3:
         return images[:, None]  # (n, 1, H, W)
     if images.ndim == 4 and images.shape[3] in (1, 3):
@@ -157,16 +157,16 @@ def _channels_first(path: Path, name: str, images: np.ndarray, notes: list[str])
     if images.ndim == 4 and images.shape[1] in (1, 3):
         return images
     raise DataError(
-        f"{path}: {name} has the shape {images.shape}; expected (n, H, W), (n, H, W, C) or (n, C, H, W), C being 1 or 3"
+        f"{name} has the shape {images.shape}; expected (n, H, W), (n, H, W, C) or (n, C, H, W), C being 1 or 3"
     )
 
 
-def _to_uint8(path: Path, name: str, images: np.ndarray) -> np.ndarray:
+def _to_uint8(name: str, images: np.ndarray) -> np.ndarray:
     if images.dtype == np.uint8:
         return np.array(images, order="C")
     if images.dtype.kind != "f":
-        raise DataError(f"{path}: {name} is {images.dtype}; expected uint8, or floats from 0 to 1")
+        raise DataError(f"{name} is {images.dtype}; expected uint8, or floats from 0 to 1")
     low, high = images.min(), images.max()
     if not (low >= 0 and high <= 1):  # NaN too
-        raise DataError(f"{path}: {name} goes from {low:g} to {high:g}; floats must be from 0 to 1 (divide by 255?)")
+        raise DataError(f"{name} goes from {low:g} to {high:g}; floats must be from 0 to 1 (divide by 255?)")
     return np.array(np.rint(images.astype(np.float32) * 255), dtype=np.uint8, order="C")

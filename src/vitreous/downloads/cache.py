@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import hashlib
 import json
 import lzma
@@ -41,11 +42,8 @@ class PinnedFile:
     sha256: str
 
 
-class Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
-
-
-Streams = Iterator[tuple[PinnedFile, Readable]]
+Stream = IO[bytes] | gzip.GzipFile
+Streams = Iterator[tuple[PinnedFile, Stream]]
 
 
 class Origin(Protocol):
@@ -231,7 +229,7 @@ def _fetch_from(origin: Origin, wanted: list[PinnedFile], folder: Path, show: Pr
                     raise Unavailable(f"{file.name} does not have the SHA-256 expected")
 
 
-def copy_stream(stream: Readable, target: IO[bytes], limit: int) -> tuple[int, str]:
+def copy_stream(stream: Stream, target: IO[bytes], limit: int) -> tuple[int, str]:
     """Copy a stream up to the first byte beyond `limit`; return the number of bytes copied and their SHA-256."""
     digest, size = hashlib.sha256(), 0
     while True:
@@ -250,14 +248,12 @@ def copy_stream(stream: Readable, target: IO[bytes], limit: int) -> tuple[int, s
 @contextlib.contextmanager
 def _progress(title: str) -> Iterator[Progress]:
     """Yield a function that updates a progress bar on a terminal, and does nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
     from rich.progress import Progress as ProgressBar
 
     columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with ProgressBar(*columns, console=Console(stderr=True), transient=True) as bar:
+    disable = not sys.stderr.isatty()
+    with ProgressBar(*columns, console=Console(stderr=True), transient=True, disable=disable) as bar:
         task = bar.add_task(title, total=None)
         yield lambda what, done, total: bar.update(task, description=f"{title}: {what}", completed=done, total=total)
