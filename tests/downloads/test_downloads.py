@@ -22,7 +22,7 @@ import pytest
 from vitreous.downloads import origins
 from vitreous.downloads.cache import FileSet, NoNetwork, Origin, PinnedFile, cache_dir, ensure, is_cached, verify
 from vitreous.downloads.files import atomic_write_bytes, atomic_write_text
-from vitreous.downloads.origins import ArchiveMirror, ByHand, DebianPackage, Mirror, NpmPackage
+from vitreous.downloads.origins import ByHand, DebianPackage, Mirror, NpmPackage
 from vitreous.errors import DataError
 
 CONTENT = bytes(range(256)) * 40
@@ -328,7 +328,7 @@ def test_members_of_an_archive(server: Server) -> None:
     server.responses["/all.tar.gz"] = archive(
         (tarfile.TarInfo("x/other"), b"?"), (tarfile.TarInfo("x/one"), CONTENT), (tarfile.TarInfo("x/two.gz"), GOOD)
     )
-    origin = ArchiveMirror(server.url + "all.tar.gz", {"one": "x/one", "two": "x/two.gz"})
+    origin = Mirror(server.url + "all.tar.gz", {"one": "x/one", "two": "x/two.gz"})
     folder = ensure(FileSet("set", (pinned("one"), pinned("two")), (origin,)))
     assert names_in(folder) == {"one", "two"}
     assert (folder / "two").read_bytes() == CONTENT
@@ -348,7 +348,7 @@ def test_a_hostile_archive_is_refused(
     server: Server, cache: Path, members: list[tuple[tarfile.TarInfo, bytes]], complaint: str
 ) -> None:
     server.responses["/all.tar.gz"] = archive(*members)
-    files = file_set(ArchiveMirror(server.url + "all.tar.gz", {"file.bin": "x/file.bin"}))
+    files = file_set(Mirror(server.url + "all.tar.gz", {"file.bin": "x/file.bin"}))
     with pytest.raises(DataError, match=complaint):
         ensure(files)
     assert names_in(cache / "set") == set()
@@ -359,7 +359,7 @@ def test_a_hostile_archive_is_refused(
 def test_a_truncated_archive(server: Server, cache: Path, keep: int) -> None:
     whole = archive((tarfile.TarInfo("x/file.bin"), os.urandom(5000)), (tarfile.TarInfo("x/file.bin"), CONTENT))
     server.responses["/all.tar.gz"] = whole[:keep]
-    files = file_set(ArchiveMirror(server.url + "all.tar.gz", {"file.bin": "x/file.bin"}))
+    files = file_set(Mirror(server.url + "all.tar.gz", {"file.bin": "x/file.bin"}))
     with pytest.raises(DataError, match="could not fetch"):
         ensure(files)
     assert names_in(cache / "set") == set()

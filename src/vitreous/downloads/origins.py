@@ -67,29 +67,10 @@ class ByHand:
 
 @dataclass(frozen=True)
 class Mirror:
-    """A folder on the web with each file gzipped under its own name."""
-
-    base: str
-    uses_http = True
-
-    @property
-    def title(self) -> str:
-        return self.base
-
-    def open(self, wanted: Iterable[PinnedFile], folder: Path, work: Path, show: Progress) -> Streams:
-        for file in wanted:
-            path = work / f"{file.name}.gz"
-            _download(f"{self.base}{file.name}.gz", path, show)
-            with gzip.open(path) as stream:
-                yield file, stream
-
-
-@dataclass(frozen=True)
-class ArchiveMirror:
-    """A tar archive on the web; `members` maps our file names to its."""
+    """A folder on the web with each file gzipped under its own name; with `members` (our names to its), an archive."""
 
     url: str
-    members: Mapping[str, str]
+    members: Mapping[str, str] | None = None
     uses_http = True
 
     @property
@@ -97,9 +78,16 @@ class ArchiveMirror:
         return self.url
 
     def open(self, wanted: Iterable[PinnedFile], folder: Path, work: Path, show: Progress) -> Streams:
-        path = work / PurePosixPath(urllib.parse.urlparse(self.url).path).name
-        _download(self.url, path, show)
-        return _members(path, self.members, wanted)
+        if self.members is not None:
+            archive = work / PurePosixPath(urllib.parse.urlparse(self.url).path).name
+            _download(self.url, archive, show)
+            yield from _members(archive, self.members, wanted)
+            return
+        for file in wanted:
+            path = work / f"{file.name}.gz"
+            _download(f"{self.url}{file.name}.gz", path, show)
+            with gzip.open(path) as stream:
+                yield file, stream
 
 
 def _require_online() -> None:
