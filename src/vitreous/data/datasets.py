@@ -115,9 +115,10 @@ def _unknown(name: str) -> DataError:
 
 
 def _check_classes(name: str, raw: RawDataset) -> None:
-    if raw.num_classes < 2:
-        raise DataError(f"{name}: {raw.num_classes} class is too few to classify; at least 2 are needed")
-    counts = torch.bincount(raw.splits["train"].labels, minlength=raw.num_classes)
+    num_classes = len(raw.class_names)
+    if num_classes < 2:
+        raise DataError(f"{name}: {num_classes} class is too few to classify; at least 2 are needed")
+    counts = torch.bincount(raw.splits["train"].labels, minlength=num_classes)
     empty = [repr(class_name) for class_name, count in zip(raw.class_names, counts, strict=True) if not count]
     if empty:
         raise DataError(f"{name}: no training image of class {join(empty, most=5)}; add some, or remove the class")

@@ -44,10 +44,6 @@ class RawDataset:
     checksums: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
-    @property
-    def num_classes(self) -> int:
-        return len(self.class_names)
-
 
 def split_indices(labels: Tensor, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return ascending indices (kept, held out): `fraction` of every class is held out, but never all of it."""
