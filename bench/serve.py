@@ -145,7 +145,7 @@ def make_body() -> bytes:
 
     from vitreous.data.digits import load_digits
 
-    digit = load_digits().parts["test"].images[3, 0].numpy()
+    digit = load_digits().splits["test"].images[3, 0].numpy()
     png = io.BytesIO()
     Image.fromarray(digit).save(png, "PNG")
     head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="digit.png"\r\n'

@@ -14,7 +14,7 @@ import vitreous.cli
 from vitreous.comparison.gallery import gallery, write_gallery
 from vitreous.config import DataConfig, override
 from vitreous.config.presets import preset
-from vitreous.data.checks import balance_remarks, class_counts, repeated_pictures
+from vitreous.data.checks import balance_notes, class_counts, duplicate_notes
 from vitreous.data.datasets import load_dataset
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.prediction import evaluate_run
@@ -135,8 +135,8 @@ def test_mistakes_are_one_sentence(run, split, most, error, sentence):
 def test_data_without_files_names_its_images():
     """DatasetSpec data sets have no files: the index is what there is."""
     dataset = load_dataset(DataConfig(name="digits"))
-    assert repeated_pictures(dataset) == []
-    assert balance_remarks(dataset) == []
+    assert duplicate_notes(dataset) == []
+    assert balance_notes(dataset) == []
     assert sum(sum(counts) for _, *counts in class_counts(dataset)) == 1797
 
 
@@ -146,19 +146,19 @@ def test_data_without_files_names_its_images():
 def test_remarks_on_a_folder(folder):
     dataset = load_dataset(DataConfig(name=str(folder), val_fraction=0))
     assert class_counts(dataset) == [(NAMES[0], 48, 0, 12), (NAMES[1], 25, 0, 10)]
-    told = repeated_pictures(dataset)
+    told = duplicate_notes(dataset)
     assert f"same picture: train/{NAMES[0]}/000.png (in train) and test/{NAMES[0]}/seen.png (in test)" in told
     assert any("both.png" in line and "labels differ" in line for line in told)
     assert len(told) == 2
     remark = "imbalanced: '<b>left' has 1.7 times"
-    assert not any(line.startswith(remark) for line in balance_remarks(dataset))  # below twice: not worth a word
+    assert not any(line.startswith(remark) for line in balance_notes(dataset))  # below twice: not worth a word
 
 
 def test_imbalance_and_few_images(tmp_path):
     random = np.random.default_rng(1)
     labels = np.repeat([0, 1], [60, 10])
     np.savez(tmp_path / "few.npz", images=random.integers(0, 255, (70, 8, 8), dtype=np.uint8), labels=labels)
-    remarks = balance_remarks(load_dataset(DataConfig(name=str(tmp_path / "few.npz"))))
+    remarks = balance_notes(load_dataset(DataConfig(name=str(tmp_path / "few.npz"))))
     assert remarks[0].startswith("imbalanced: '0' has 6.1 times the training images of '1' (43 and 7)")
     assert remarks[1].startswith("fewer than 20 training images of '1'")
 
@@ -174,7 +174,7 @@ def test_many_doubles_are_counted_not_listed(tmp_path):
         test_labels=np.zeros(12, int),
     )
     dataset = load_dataset(DataConfig(name=str(tmp_path / "doubles.npz"), val_fraction=0))
-    told = repeated_pictures(dataset)
+    told = duplicate_notes(dataset)
     assert len(told) == 9
     assert told[-1] == "… 4 more"
 

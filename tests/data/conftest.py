@@ -1,4 +1,4 @@
-"""Real data for the data layer's tests: fetched into the user's cache, skipped only where no source is in reach."""
+"""MNIST and digits for the tests of data; tests of MNIST are skipped where no origin can be reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Augmentation: a pure function of seed, epoch and image; each amount does what its name says."""
+"""Augmentation, a pure function of seed, epoch and image index; and the batch sampler."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ import torch
 from vitreous.config import AugmentConfig
 from vitreous.data.augment import augment, uniforms
 from vitreous.data.sampler import BatchSampler
+from vitreous.data.splitmix import splitmix64
 
 EVERYTHING = AugmentConfig(shift=2, rotate=15, scale=0.1, shear=5, elastic=1.5, erase=0.2, flip=True)
 
@@ -14,25 +15,30 @@ def images(count=32, channels=1, height=28, width=28):
     return torch.rand(count, channels, height, width, generator=torch.Generator().manual_seed(0))
 
 
-def test_it_does_not_depend_on_the_batch():
-    pictures, indices = images(), torch.arange(100, 132)
-    whole = augment(pictures, indices, EVERYTHING, seed=3, epoch=5)
+def test_augmentation_does_not_depend_on_the_batch():
+    originals, indices = images(), torch.arange(100, 132)
+    whole = augment(originals, indices, EVERYTHING, seed=3, epoch=5)
     order = torch.randperm(32, generator=torch.Generator().manual_seed(1))
-    parts = [augment(pictures[part], indices[part], EVERYTHING, seed=3, epoch=5) for part in order.split(7)]
+    parts = [augment(originals[part], indices[part], EVERYTHING, seed=3, epoch=5) for part in order.split(7)]
     torch.testing.assert_close(torch.cat(parts), whole[order], rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("change", [{"seed": 4}, {"epoch": 6}])
-def test_it_changes_with_seed_and_epoch(change):
+def test_augmentation_changes_with_seed_and_epoch(change):
     arguments = {"seed": 3, "epoch": 5}
     first = augment(images(), torch.arange(32), EVERYTHING, **arguments)
     second = augment(images(), torch.arange(32), EVERYTHING, **(arguments | change))
     assert (first - second).abs().mean() > 0.05
 
 
-def test_nothing_asked_nothing_done():
-    pictures = images()
-    assert augment(pictures, torch.arange(32), AugmentConfig(), 0, 0) is pictures
+def test_the_default_changes_nothing():
+    originals = images()
+    assert augment(originals, torch.arange(32), AugmentConfig(), 0, 0) is originals
+
+
+def test_splitmix64_is_the_published_generator():
+    """The outputs of the reference implementation (https://prng.di.unimi.it/splitmix64.c) for the seed 0."""
+    assert splitmix64(0, [1, 2]).tolist() == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4]
 
 
 def test_uniforms_are_uniform_and_independent():
@@ -45,7 +51,7 @@ def test_uniforms_are_uniform_and_independent():
     assert (correlation - torch.eye(8)).abs().max() < 0.03
 
 
-def test_shift_moves_by_at_most_the_pixels_asked_for():
+def test_shift_moves_by_at_most_the_configured_pixels():
     dot = torch.zeros(200, 1, 28, 28)
     dot[:, :, 14, 10] = 1
     moved = augment(dot, torch.arange(200), AugmentConfig(shift=3, rotate=1e-6), 0, 0)[:, 0]
@@ -57,7 +63,7 @@ def test_shift_moves_by_at_most_the_pixels_asked_for():
         assert offset.mean().abs() < 0.4
 
 
-def test_a_shift_alone_is_by_whole_pixels_and_blurs_nothing():
+def test_a_shift_alone_is_by_whole_pixels_without_blur():
     dot = torch.zeros(500, 1, 28, 20)
     dot[:, :, 14, 10] = 1
     moved = augment(dot, torch.arange(500), AugmentConfig(shift=2.5, flip=True), 0, 0)[:, 0]
@@ -65,13 +71,13 @@ def test_a_shift_alone_is_by_whole_pixels_and_blurs_nothing():
     rows = moved.sum(2).argmax(1) - 14
     assert rows.unique(return_counts=True)[0].tolist() == [-2, -1, 0, 1, 2]
     assert rows.unique(return_counts=True)[1].min() > 70  # each as likely as the others
-    # mirrored, the dot stands at column 9 of 0 … 19
+    # mirrored, the dot is at column 9 of 0 … 19
     assert moved.sum(1).argmax(1).unique().tolist() == [7, 8, 9, 10, 11, 12]
 
 
 def test_a_shift_of_less_than_a_pixel_still_moves():
-    pictures = images()
-    assert (augment(pictures, torch.arange(32), AugmentConfig(shift=0.5), 0, 0) - pictures).abs().max() > 0.1
+    originals = images()
+    assert (augment(originals, torch.arange(32), AugmentConfig(shift=0.5), 0, 0) - originals).abs().max() > 0.1
 
 
 def test_rotation_keeps_shapes_on_images_that_are_not_square():
@@ -83,10 +89,10 @@ def test_rotation_keeps_shapes_on_images_that_are_not_square():
 
 
 def test_flip_mirrors_about_half_of_the_images():
-    pictures = images(200)
-    flipped = augment(pictures, torch.arange(200), AugmentConfig(flip=True), 0, 0)
-    mirrored = ((flipped - pictures.flip(-1)).abs().amax(dim=(1, 2, 3)) < 1e-5).sum()
-    same = ((flipped - pictures).abs().amax(dim=(1, 2, 3)) < 1e-5).sum()
+    originals = images(200)
+    flipped = augment(originals, torch.arange(200), AugmentConfig(flip=True), 0, 0)
+    mirrored = ((flipped - originals.flip(-1)).abs().amax(dim=(1, 2, 3)) < 1e-5).sum()
+    same = ((flipped - originals).abs().amax(dim=(1, 2, 3)) < 1e-5).sum()
     assert mirrored + same == 200
     assert 70 < mirrored < 130
 
@@ -98,27 +104,27 @@ def test_erase_blanks_a_square_of_that_share():
     assert holes.max() <= 8 * 8
 
 
-def test_elastic_bends_without_moving_the_whole():
-    pictures = images(64)
-    bent = augment(pictures, torch.arange(64), AugmentConfig(elastic=2), 0, 0)
-    assert bent.shape == pictures.shape
-    assert (bent - pictures).abs().mean() > 0.02
+def test_elastic_changes_the_images_within_bounds():
+    originals = images(64)
+    bent = augment(originals, torch.arange(64), AugmentConfig(elastic=2), 0, 0)
+    assert bent.shape == originals.shape
+    assert (bent - originals).abs().mean() > 0.02
     assert torch.isfinite(bent).all()
 
 
 def test_an_epoch_shows_every_image_at_most_once_and_ranks_share_each_batch():
-    plan = BatchSampler(num_images=103, batch_size=10, seed=1)
-    shown = torch.cat([indices for _, epoch, indices in plan.steps(0, 10) if epoch == 0])
+    sampler = BatchSampler(num_images=103, batch_size=10, seed=1)
+    shown = torch.cat([indices for _, epoch, indices in sampler.steps(0, 10) if epoch == 0])
     assert len(shown) == 100
     assert len(shown.unique()) == 100
     ranks = [BatchSampler(103, 10, 1, rank, 2) for rank in (0, 1)]
-    for (_, _, whole), *shares in zip(plan.steps(0, 25), *(rank.steps(0, 25) for rank in ranks), strict=True):
-        assert torch.equal(torch.cat([indices for _, _, indices in shares]), whole)
+    for (_, _, batch), *shares in zip(sampler.steps(0, 25), *(rank.steps(0, 25) for rank in ranks), strict=True):
+        assert torch.equal(torch.cat([indices for _, _, indices in shares]), batch)
 
 
-def test_a_plan_goes_on_where_it_stopped():
-    plan = BatchSampler(num_images=103, batch_size=10, seed=1)
-    whole = list(plan.steps(0, 30))
-    rest = list(plan.steps(17, 30))
-    assert all(torch.equal(a[2], b[2]) and a[:2] == b[:2] for a, b in zip(whole[17:], rest, strict=True))
-    assert not torch.equal(plan.order(0), plan.order(1))
+def test_the_sampler_resumes_at_any_step():
+    sampler = BatchSampler(num_images=103, batch_size=10, seed=1)
+    steps = list(sampler.steps(0, 30))
+    rest = list(sampler.steps(17, 30))
+    assert all(torch.equal(a[2], b[2]) and a[:2] == b[:2] for a, b in zip(steps[17:], rest, strict=True))
+    assert not torch.equal(sampler.order(0), sampler.order(1))

@@ -1,4 +1,4 @@
-"""The MNIST normalisation: exact integer arithmetic, and MNIST's own digits stay where they are."""
+"""The MNIST normalisation: exact integer arithmetic that leaves MNIST's own digits where they are."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ def test_area_averaging_is_exact(data: st.DataObject, h: int, w: int, height: in
         assert found == (mean + Fraction(1, 2)).__floor__()
 
 
-def test_mnist_digits_are_put_where_they_stand(mnist: Dataset) -> None:
-    """Cut to its box, which MNIST has scaled already, and centred again, every digit is as before."""
+def test_centring_leaves_mnist_digits_in_place(mnist: Dataset) -> None:
+    """MNIST's digits are scaled already: cropping and centring them again changes nothing."""
     for image in mnist.test.images[:, 0].numpy():
         rows, columns = np.flatnonzero(image.any(axis=1)), np.flatnonzero(image.any(axis=0))
-        box = image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-        np.testing.assert_array_equal(digit_normalisation.centre(box), image)
+        digit = image[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+        np.testing.assert_array_equal(digit_normalisation.centre(digit), image)
 
 
 @pytest.mark.parametrize("inverted", [False, True])
-def test_an_enlarged_digit_comes_back(mnist: Dataset, inverted: bool) -> None:
+def test_an_enlarged_digit_is_restored(mnist: Dataset, inverted: bool) -> None:
     """Enlarged fivefold onto a wider sheet, off the middle, perhaps as ink on paper: nearly MNIST's pixels again."""
     differences = []
     for image in mnist.test.images[:100, 0].numpy():
@@ -47,13 +47,12 @@ def test_an_enlarged_digit_comes_back(mnist: Dataset, inverted: bool) -> None:
         assert drawn is not None
         assert drawn.inverted == inverted
         differences.append(np.abs(drawn.centred.astype(int) - image).max())
-    assert (
-        np.mean(np.array(differences) <= digit_normalisation.LEAST_INK) > 0.97
-    )  # a faint outermost row may have set the box
+    # not all: a faint outermost row may have determined the bounding box
+    assert np.mean(np.array(differences) <= digit_normalisation.MIN_INK) > 0.97
 
 
 @pytest.mark.parametrize("inverted", [False, True])
-def test_a_digit_of_the_right_size_is_taken_as_it_is(mnist: Dataset, inverted: bool) -> None:
+def test_an_mnist_digit_is_unchanged(mnist: Dataset, inverted: bool) -> None:
     for image in mnist.test.images[:500, 0].numpy():
         drawn = digit_normalisation.normalise(255 - image if inverted else image)
         assert drawn is not None
@@ -91,4 +90,4 @@ def test_any_picture_is_blank_or_fits(data: st.DataObject, height: int, width: i
         assert drawn.centred.max() > 0
         if drawn.scaled is not None:
             assert max(drawn.scaled.shape) == 20
-            assert np.count_nonzero(drawn.centred) == np.count_nonzero(drawn.scaled)  # nothing cut off
+            assert np.count_nonzero(drawn.centred) == np.count_nonzero(drawn.scaled)  # nothing cropped

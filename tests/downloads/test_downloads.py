@@ -1,4 +1,4 @@
-"""Where bytes come from: the chain of origins, and everything that can go wrong on the way. Loopback only."""
+"""The download cache and its origins, and everything that can go wrong on the way. Loopback only."""
 
 from __future__ import annotations
 
@@ -19,50 +19,51 @@ from pathlib import Path
 
 import pytest
 
-from vitreous.downloads import cache as sources
 from vitreous.downloads import origins
-from vitreous.downloads.cache import (
-    FileSet,
-    PinnedFile,
-    atomic_write_bytes,
-    atomic_write_text,
-    ensure,
-    is_cached,
-    verify,
-)
-from vitreous.downloads.origins import ArchiveMirror, ByHand, DebianPackage, Mirror, NpmPackage
+from vitreous.downloads.cache import FileSet, NoNetwork, Origin, PinnedFile, cache_dir, ensure, is_cached, verify
+from vitreous.downloads.files import atomic_write_bytes, atomic_write_text
+from vitreous.downloads.origins import ByHand, DebianPackage, Mirror, NpmPackage
 from vitreous.errors import DataError
 
 CONTENT = bytes(range(256)) * 40
 GOOD = gzip.compress(CONTENT)
-NPM_TITLE = "npm pack some-data@1.0.0"
+NPM = NpmPackage("some-data", "1.0.0", {})
+Respond = Callable[[http.server.BaseHTTPRequestHandler], None]
 
 
 def pinned(name: str = "file.bin", content: bytes = CONTENT) -> PinnedFile:
     return PinnedFile(name, len(content), hashlib.sha256(content).hexdigest())
 
 
+def file_set(*origins: Origin) -> FileSet:
+    return FileSet("set", (pinned(),), origins)
+
+
+def fetched(files: FileSet) -> bytes:
+    return (ensure(files) / "file.bin").read_bytes()
+
+
 class Server:
-    """A web server on the loopback whose answers are set by path; counts what it was asked for."""
+    """A web server on the loopback with a response for each path; it records the requests."""
 
     def __init__(self) -> None:
-        self.answers: dict[str, bytes | Callable[[http.server.BaseHTTPRequestHandler], None]] = {}
+        self.responses: dict[str, bytes | Respond] = {}
         self.requests: list[str] = []
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 outer.requests.append(self.path)
-                answer = outer.answers.get(self.path)
-                if answer is None:
+                response = outer.responses.get(self.path)
+                if response is None:
                     self.send_error(404)
-                elif callable(answer):
-                    answer(self)
+                elif callable(response):
+                    response(self)
                 else:
                     self.send_response(200)
-                    self.send_header("Content-Length", str(len(answer)))
+                    self.send_header("Content-Length", str(len(response)))
                     self.end_headers()
-                    self.wfile.write(answer)
+                    self.wfile.write(response)
 
             def log_message(self, format: str, *args: object) -> None:
                 pass
@@ -106,7 +107,7 @@ def test_atomic_write_replaces_and_keeps_the_mode(tmp_path: Path) -> None:
     assert names_in(tmp_path) == {"config.json"}
 
 
-def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "weights"
     path.write_bytes(b"old")
 
@@ -120,12 +121,12 @@ def test_a_write_that_fails_leaves_the_old_file_alone(tmp_path: Path, monkeypatc
     assert names_in(tmp_path) == {"weights"}
 
 
-# --- the chain ---------------------------------------------------------------------------------------------------
+# --- origins in turn ---------------------------------------------------------------------------------------------
 
 
 def test_a_mirror_fills_the_cache_once(server: Server) -> None:
-    server.answers["/file.bin.gz"] = GOOD
-    files = FileSet("set", (pinned(),), (Mirror(server.url),))
+    server.responses["/file.bin.gz"] = GOOD
+    files = file_set(Mirror(server.url))
     assert not is_cached(files)
     folder = ensure(files)
     assert (folder / "file.bin").read_bytes() == CONTENT
@@ -136,7 +137,7 @@ def test_a_mirror_fills_the_cache_once(server: Server) -> None:
 
 
 def test_only_what_is_missing_is_fetched(server: Server) -> None:
-    server.answers.update({"/a.gz": GOOD, "/b.gz": GOOD})
+    server.responses.update({"/a.gz": GOOD, "/b.gz": GOOD})
     files = FileSet("set", (pinned("a"), pinned("b")), (Mirror(server.url),))
     (ensure(files) / "b").unlink()
     ensure(files)
@@ -144,8 +145,8 @@ def test_only_what_is_missing_is_fetched(server: Server) -> None:
 
 
 def test_a_changed_file_is_noticed_and_fetched_again(server: Server) -> None:
-    server.answers["/file.bin.gz"] = GOOD
-    files = FileSet("set", (pinned(),), (Mirror(server.url),))
+    server.responses["/file.bin.gz"] = GOOD
+    files = file_set(Mirror(server.url))
     path = ensure(files) / "file.bin"
     path.write_bytes(b"\xff" + CONTENT[1:])
     assert not is_cached(files)
@@ -153,9 +154,9 @@ def test_a_changed_file_is_noticed_and_fetched_again(server: Server) -> None:
     assert path.read_bytes() == CONTENT
 
 
-def test_verify_hashes_even_what_kept_its_size_and_time(server: Server) -> None:
-    server.answers["/file.bin.gz"] = GOOD
-    files = FileSet("set", (pinned(),), (Mirror(server.url),))
+def test_verify_rehashes_files_of_unchanged_size_and_time(server: Server) -> None:
+    server.responses["/file.bin.gz"] = GOOD
+    files = file_set(Mirror(server.url))
     path = ensure(files) / "file.bin"
     before = path.stat()
     path.write_bytes(b"\xff" + CONTENT[1:])
@@ -168,9 +169,9 @@ def test_verify_hashes_even_what_kept_its_size_and_time(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "complaint"),
+    ("response", "complaint"),
     [
-        (None, "answered 404"),
+        (None, "responded 404"),
         (b"not gzip at all", "damaged"),
         (GOOD[:-20], "damaged"),
         (gzip.compress(CONTENT[:-1]), "bytes"),
@@ -178,19 +179,18 @@ def test_verify_hashes_even_what_kept_its_size_and_time(server: Server) -> None:
         (gzip.compress(bytes(50_000_000)), "more than 10240 bytes"),  # a bomb: 50 kB that unpack to 50 MB
     ],
 )
-def test_a_bad_mirror_is_passed_over(server: Server, cache: Path, answer: bytes | None, complaint: str) -> None:
-    if answer is not None:
-        server.answers["/bad/file.bin.gz"] = answer
-    files = FileSet("set", (pinned(),), (Mirror(server.url + "bad/"),))
+def test_a_bad_mirror_is_skipped(server: Server, cache: Path, response: bytes | None, complaint: str) -> None:
+    if response is not None:
+        server.responses["/bad/file.bin.gz"] = response
+    bad, good = Mirror(server.url + "bad/"), Mirror(server.url + "good/")
     with pytest.raises(DataError, match=complaint):
-        ensure(files)
+        ensure(file_set(bad))
     assert names_in(cache / "set") == set()
-    server.answers["/good/file.bin.gz"] = GOOD
-    both = FileSet("set", (pinned(),), (Mirror(server.url + "bad/"), Mirror(server.url + "good/")))
-    assert (ensure(both) / "file.bin").read_bytes() == CONTENT
+    server.responses["/good/file.bin.gz"] = GOOD
+    assert fetched(file_set(bad, good)) == CONTENT
 
 
-def _never_answers(handler: http.server.BaseHTTPRequestHandler) -> None:
+def _never_responds(handler: http.server.BaseHTTPRequestHandler) -> None:
     time.sleep(5)
 
 
@@ -222,43 +222,43 @@ def _never_ends(handler: http.server.BaseHTTPRequestHandler) -> None:
         handler.wfile.write(bytes(1024 * 1024))
 
 
-@pytest.mark.parametrize("behaviour", [_never_answers, _drips_its_headers, _drips_its_body, _breaks_off, _never_ends])
-def test_a_mirror_that_misbehaves_costs_little(
-    server: Server, monkeypatch: pytest.MonkeyPatch, behaviour: Callable[[http.server.BaseHTTPRequestHandler], None]
+@pytest.mark.parametrize("behaviour", [_never_responds, _drips_its_headers, _drips_its_body, _breaks_off, _never_ends])
+def test_a_misbehaving_mirror_is_given_up_quickly(
+    server: Server, monkeypatch: pytest.MonkeyPatch, behaviour: Respond
 ) -> None:
-    monkeypatch.setattr(origins, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(origins, "RESPONSE_SECONDS", 0.3)
     monkeypatch.setattr(origins, "SILENCE_SECONDS", 0.3)
     monkeypatch.setattr(origins, "SLOW_AFTER_SECONDS", 0.3)
-    monkeypatch.setattr(origins, "LARGEST_DOWNLOAD", 20 * 1024**2)
-    server.answers["/slow/file.bin.gz"] = behaviour
-    server.answers["/good/file.bin.gz"] = GOOD
-    files = FileSet("set", (pinned(),), (Mirror(server.url + "slow/"), Mirror(server.url + "good/")))
+    monkeypatch.setattr(origins, "MAX_DOWNLOAD_BYTES", 20 * 1024**2)
+    server.responses["/slow/file.bin.gz"] = behaviour
+    server.responses["/good/file.bin.gz"] = GOOD
+    files = file_set(Mirror(server.url + "slow/"), Mirror(server.url + "good/"))
     start = time.monotonic()
-    assert (ensure(files) / "file.bin").read_bytes() == CONTENT
+    assert fetched(files) == CONTENT
     assert time.monotonic() - start < 4
 
 
 def test_plain_http_is_refused_beyond_the_loopback() -> None:
-    files = FileSet("set", (pinned(),), (Mirror("http://mirror.invalid/"),))
+    files = file_set(Mirror("http://mirror.invalid/"))
     with pytest.raises(DataError, match="not https"):
         ensure(files)
 
 
 def test_without_a_network_the_other_mirrors_are_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    requests = []
 
     def unreachable(url: str) -> None:
-        asked.append(url)
-        raise sources.NoNetwork("the network cannot be reached")
+        requests.append(url)
+        raise NoNetwork("the network cannot be reached")
 
-    monkeypatch.setattr(origins, "_answer", unreachable)
-    files = FileSet("set", (pinned(),), (Mirror("https://a.invalid/"), Mirror("https://b.invalid/")))
+    monkeypatch.setattr(origins, "_open_url", unreachable)
+    files = file_set(Mirror("https://a.invalid/"), Mirror("https://b.invalid/"))
     with pytest.raises(DataError, match="not tried, since there is no network"):
         ensure(files)
-    assert asked == ["https://a.invalid/file.bin.gz"]
+    assert requests == ["https://a.invalid/file.bin.gz"]
 
 
-def test_the_error_lists_what_was_tried_and_what_to_do(cache: Path, server: Server) -> None:
+def test_the_error_lists_the_attempts_and_what_to_do(cache: Path, server: Server) -> None:
     files = FileSet("set", (pinned("a"), pinned("b")), (Mirror(server.url),), by_hand=" (or as .gz)")
     with pytest.raises(DataError) as caught:
         ensure(files)
@@ -267,43 +267,43 @@ def test_the_error_lists_what_was_tried_and_what_to_do(cache: Path, server: Serv
     assert f"put a, b into {cache / 'set'} by hand (or as .gz)" in message
 
 
-def test_offline_asks_nobody_and_takes_what_was_put_there_by_hand(
+def test_offline_sends_no_request_and_uses_files_put_there_by_hand(
     server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("VITREOUS_OFFLINE", "1")
-    server.answers["/file.bin.gz"] = GOOD
-    files = FileSet("set", (pinned(),), (ByHand(), Mirror(server.url), NpmPackage("some-data", "1.0.0", {})))
+    server.responses["/file.bin.gz"] = GOOD
+    files = file_set(ByHand(), Mirror(server.url), NPM)
     with pytest.raises(DataError, match="VITREOUS_OFFLINE"):
         ensure(files)
     assert server.requests == []
     (cache / "set" / "file.bin.gz").write_bytes(GOOD)
-    assert (ensure(files) / "file.bin").read_bytes() == CONTENT
+    assert fetched(files) == CONTENT
 
 
-def test_a_bad_file_put_there_by_hand_is_told_and_the_mirrors_are_asked(server: Server, cache: Path) -> None:
+def test_a_damaged_file_put_there_by_hand_is_reported_and_mirrors_are_tried(server: Server, cache: Path) -> None:
     (cache / "set").mkdir(parents=True)
     (cache / "set" / "file.bin.gz").write_bytes(GOOD[:100])
-    files = FileSet("set", (pinned(),), (ByHand(), Mirror(server.url)))
+    files = file_set(ByHand(), Mirror(server.url))
     with pytest.raises(DataError, match="put there by hand: the data are damaged"):
         ensure(files)
-    server.answers["/file.bin.gz"] = GOOD
-    assert (ensure(files) / "file.bin").read_bytes() == CONTENT
+    server.responses["/file.bin.gz"] = GOOD
+    assert fetched(files) == CONTENT
 
 
 def test_an_archive_put_there_by_hand(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITREOUS_OFFLINE", "1")
     (cache / "set").mkdir(parents=True)
     (cache / "set" / "all.tar.gz").write_bytes(archive((tarfile.TarInfo("x/file.bin"), CONTENT)))
-    files = FileSet("set", (pinned(),), (ByHand("all.tar.gz", {"file.bin": "x/file.bin"}),))
-    assert (ensure(files) / "file.bin").read_bytes() == CONTENT
+    files = file_set(ByHand("all.tar.gz", {"file.bin": "x/file.bin"}))
+    assert fetched(files) == CONTENT
 
 
-def test_the_cache_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_environment_sets_the_cache_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("VITREOUS_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert sources.cache_dir() == tmp_path / "vitreous"
+    assert cache_dir() == tmp_path / "vitreous"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert sources.cache_dir() == Path("~/.cache/vitreous").expanduser()
+    assert cache_dir() == Path("~/.cache/vitreous").expanduser()
 
 
 # --- archives ----------------------------------------------------------------------------------------------------
@@ -325,10 +325,10 @@ def link(name: str, target: str) -> tarfile.TarInfo:
 
 
 def test_members_of_an_archive(server: Server) -> None:
-    server.answers["/all.tar.gz"] = archive(
+    server.responses["/all.tar.gz"] = archive(
         (tarfile.TarInfo("x/other"), b"?"), (tarfile.TarInfo("x/one"), CONTENT), (tarfile.TarInfo("x/two.gz"), GOOD)
     )
-    origin = ArchiveMirror(server.url + "all.tar.gz", {"one": "x/one", "two": "x/two.gz"})
+    origin = Mirror(server.url + "all.tar.gz", {"one": "x/one", "two": "x/two.gz"})
     folder = ensure(FileSet("set", (pinned("one"), pinned("two")), (origin,)))
     assert names_in(folder) == {"one", "two"}
     assert (folder / "two").read_bytes() == CONTENT
@@ -344,11 +344,11 @@ def test_members_of_an_archive(server: Server) -> None:
         ([(tarfile.TarInfo("x/file.bin"), bytes(30_000_000))], "more than 10240 bytes"),
     ],
 )
-def test_an_archive_that_nobody_honest_made(
+def test_a_hostile_archive_is_refused(
     server: Server, cache: Path, members: list[tuple[tarfile.TarInfo, bytes]], complaint: str
 ) -> None:
-    server.answers["/all.tar.gz"] = archive(*members)
-    files = FileSet("set", (pinned(),), (ArchiveMirror(server.url + "all.tar.gz", {"file.bin": "x/file.bin"}),))
+    server.responses["/all.tar.gz"] = archive(*members)
+    files = file_set(Mirror(server.url + "all.tar.gz", {"file.bin": "x/file.bin"}))
     with pytest.raises(DataError, match=complaint):
         ensure(files)
     assert names_in(cache / "set") == set()
@@ -358,14 +358,14 @@ def test_an_archive_that_nobody_honest_made(
 @pytest.mark.parametrize("keep", [0, 1, 50, -30, -1])
 def test_a_truncated_archive(server: Server, cache: Path, keep: int) -> None:
     whole = archive((tarfile.TarInfo("x/file.bin"), os.urandom(5000)), (tarfile.TarInfo("x/file.bin"), CONTENT))
-    server.answers["/all.tar.gz"] = whole[:keep]
-    files = FileSet("set", (pinned(),), (ArchiveMirror(server.url + "all.tar.gz", {"file.bin": "x/file.bin"}),))
+    server.responses["/all.tar.gz"] = whole[:keep]
+    files = file_set(Mirror(server.url + "all.tar.gz", {"file.bin": "x/file.bin"}))
     with pytest.raises(DataError, match="could not fetch"):
         ensure(files)
     assert names_in(cache / "set") == set()
 
 
-# --- registries' clients: a stand-in named npm -------------------------------------------------------------------
+# --- registries' clients, replaced by shell scripts ----------------------------------------------------------------
 
 
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, script: str, package: bytes = b"") -> None:
@@ -381,32 +381,30 @@ def install_npm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, pa
     install(tmp_path, monkeypatch, "npm", f'[ "$1" = view ] && exit 0\n{script}', package)
 
 
-def test_a_package_is_brought_by_its_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_npm_fetches_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = archive((tarfile.TarInfo("package/data/file.bin"), CONTENT))
     install_npm(tmp_path, monkeypatch, "cp $HERE/package some-data-1.0.0.tgz", package)
     members = {"file.bin": "package/data/file.bin"}
     trusted = NpmPackage("some-data", "1.0.0", members, hashlib.sha256(package).hexdigest())
     forged = NpmPackage("some-data", "1.0.0", members, "0" * 64)
     with pytest.raises(DataError, match="package does not have the SHA-256"):
-        ensure(FileSet("set", (pinned(),), (forged,)))
-    assert (ensure(FileSet("set", (pinned(),), (trusted,))) / "file.bin").read_bytes() == CONTENT
+        ensure(file_set(forged))
+    assert fetched(file_set(trusted)) == CONTENT
 
 
-def test_a_package_that_packs_the_data_otherwise_is_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = archive((tarfile.TarInfo("package/half"), CONTENT[::2]), (tarfile.TarInfo("package/rest"), CONTENT[1::2]))
+def test_data_in_another_form_are_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = archive((tarfile.TarInfo("package/even"), CONTENT[::2]), (tarfile.TarInfo("package/odd"), CONTENT[1::2]))
     install_npm(tmp_path, monkeypatch, "cp $HERE/package some-data-1.0.0.tgz", package)
 
     def interleave(folder: Path) -> Iterator[tuple[str, bytes]]:
-        pairs = zip((folder / "half").read_bytes(), (folder / "rest").read_bytes(), strict=True)
+        pairs = zip((folder / "even").read_bytes(), (folder / "odd").read_bytes(), strict=True)
         yield "file.bin", bytes(value for pair in pairs for value in pair)
 
-    origin = NpmPackage("some-data", "1.0.0", {"half": "package/half", "rest": "package/rest"}, rebuild=interleave)
-    assert (ensure(FileSet("set", (pinned(),), (origin,))) / "file.bin").read_bytes() == CONTENT
+    origin = NpmPackage("some-data", "1.0.0", {"even": "package/even", "odd": "package/odd"}, rebuild=interleave)
+    assert fetched(file_set(origin)) == CONTENT
 
 
-def test_a_debian_package_is_brought_even_where_apt_has_no_lists(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_apt_fetches_a_package_even_without_package_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = archive((tarfile.TarInfo("./usr/share/file.bin.gz"), GOOD))
     apt = """
         echo "$1" >> $HERE/log
@@ -417,22 +415,24 @@ def test_a_debian_package_is_brought_even_where_apt_has_no_lists(
     install(tmp_path, monkeypatch, "apt-get", apt)
     install(tmp_path, monkeypatch, "dpkg-deb", 'cat "$2"', package)
     origin = DebianPackage("some-data", {"file.bin": "usr/share/file.bin.gz"})
-    assert (ensure(FileSet("set", (pinned(),), (origin,))) / "file.bin").read_bytes() == CONTENT
+    assert fetched(file_set(origin)) == CONTENT
     assert (tmp_path / "tools" / "log").read_text().split() == ["download", "update", "download"]
 
 
-def test_a_client_that_fails_is_quoted_without_addresses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_message_of_a_failing_client_is_quoted_without_addresses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install_npm(tmp_path, monkeypatch, "echo 'cannot reach https://me:secret@host/x now' >&2; exit 7")
     with pytest.raises(DataError, match="npm failed: cannot reach <address> now") as caught:
-        ensure(FileSet("set", (pinned(),), (NpmPackage("some-data", "1.0.0", {}),)))
+        ensure(file_set(NPM))
     assert "secret" not in str(caught.value)
 
 
-def test_a_client_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_client_is_killed_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_npm(tmp_path, monkeypatch, "sleep 60 & echo $! > $HERE/child; wait")
     monkeypatch.setattr(origins, "CLIENT_SECONDS", 0.5)
     with pytest.raises(DataError, match="npm did not end within"):
-        ensure(FileSet("set", (pinned(),), (NpmPackage("some-data", "1.0.0", {}),)))
+        ensure(file_set(NPM))
     child = int((tmp_path / "tools" / "child").read_text())
     deadline = time.monotonic() + 5
     while _runs(child) and time.monotonic() < deadline:
@@ -448,10 +448,10 @@ def _runs(process: int) -> bool:
     return state != "Z"
 
 
-def test_a_client_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_client_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(DataError, match=f"{NPM_TITLE}: npm is not installed"):
-        ensure(FileSet("set", (pinned(),), (NpmPackage("some-data", "1.0.0", {}),)))
+    with pytest.raises(DataError, match=f"{NPM.title}: npm is not installed"):
+        ensure(file_set(NPM))
 
 
 # --- disks and other processes -----------------------------------------------------------------------------------
@@ -471,50 +471,50 @@ except DataError as error:
 """
 
 
-def fetch_in_a_process(url: str, limit: int = 0) -> subprocess.Popen[str]:
+def start_fetch(url: str, limit: int = 0) -> subprocess.Popen[str]:
     file = pinned()
     command = [sys.executable, "-c", textwrap.dedent(FETCH), url, str(file.size), file.sha256, str(limit)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def test_a_cache_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_cannot_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path / "file"))
     with pytest.raises(DataError, match=r"cannot write to the cache .* or set VITREOUS_CACHE"):
-        ensure(FileSet("set", (pinned(),), ()))
+        ensure(file_set())
 
 
-def test_a_full_disk_is_told_before_anything_is_fetched(cache: Path) -> None:
+def test_a_full_disk_is_reported_before_anything_is_fetched(cache: Path) -> None:
     enormous = PinnedFile("file.bin", 10**18, "0" * 64)
     with pytest.raises(DataError, match="No space left on device; make room for about"):
         ensure(FileSet("set", (enormous,), ()))
 
 
-def test_a_disk_that_fills_up_on_the_way(server: Server, cache: Path) -> None:
-    server.answers["/file.bin.gz"] = GOOD
-    out, _ = fetch_in_a_process(server.url, limit=4096).communicate(timeout=20)
+def test_a_disk_that_fills_up_during_the_download(server: Server, cache: Path) -> None:
+    server.responses["/file.bin.gz"] = GOOD
+    out, _ = start_fetch(server.url, limit=4096).communicate(timeout=20)
     assert out.startswith(f"DataError: cannot write to the cache {cache / 'set'}: File too large; make room")
     assert names_in(cache / "set") == set()
 
 
-def test_two_processes_fetch_once(server: Server, cache: Path) -> None:
-    def slowly(handler: http.server.BaseHTTPRequestHandler) -> None:
+def test_concurrent_processes_fetch_once(server: Server, cache: Path) -> None:
+    def respond_slowly(handler: http.server.BaseHTTPRequestHandler) -> None:
         time.sleep(1)
         handler.send_response(200)
         handler.end_headers()
         handler.wfile.write(GOOD)
 
-    server.answers["/file.bin.gz"] = slowly
-    processes = [fetch_in_a_process(server.url) for _ in range(3)]
+    server.responses["/file.bin.gz"] = respond_slowly
+    processes = [start_fetch(server.url) for _ in range(3)]
     folders = [process.communicate(timeout=20)[0].strip() for process in processes]
     assert folders == [str(cache / "set")] * 3
     assert server.requests == ["/file.bin.gz"]
 
 
-def test_a_killed_fetch_leaves_nothing_that_matters(server: Server, cache: Path) -> None:
+def test_leftovers_of_a_killed_fetch_are_removed(server: Server, cache: Path) -> None:
     reached = threading.Event()
 
-    def half(handler: http.server.BaseHTTPRequestHandler) -> None:
+    def send_half(handler: http.server.BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
         handler.send_header("Content-Length", str(len(GOOD)))
         handler.end_headers()
@@ -523,13 +523,13 @@ def test_a_killed_fetch_leaves_nothing_that_matters(server: Server, cache: Path)
         reached.set()
         time.sleep(3)
 
-    server.answers["/file.bin.gz"] = half
-    process = fetch_in_a_process(server.url)
+    server.responses["/file.bin.gz"] = send_half
+    process = start_fetch(server.url)
     assert reached.wait(10)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=10)
     assert any(name.startswith(".fetch-") for name in names_in(cache / "set"))
     (cache / "set" / ".file.bin.0123.part").write_bytes(b"killed a moment later")
-    server.answers["/file.bin.gz"] = GOOD
-    ensure(FileSet("set", (pinned(),), (Mirror(server.url),)))
+    server.responses["/file.bin.gz"] = GOOD
+    ensure(file_set(Mirror(server.url)))
     assert names_in(cache / "set") == {"file.bin"}

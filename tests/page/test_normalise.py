@@ -125,7 +125,7 @@ def _normalised(visit: Any, site: str, pictures: list[np.ndarray]) -> list[dict[
     return visit(site).page.evaluate(IN_BROWSER, [cases, site])
 
 
-def _same(name: str, found: dict[str, Any] | None, expected: digit_normalisation.Strokes | None) -> None:
+def _same(name: str, found: dict[str, Any] | None, expected: digit_normalisation.NormalisedDigit | None) -> None:
     assert (found is None) == (expected is None), name
     if found is None or expected is None:
         return

@@ -1,1 +1,1 @@
-"""Images in: data sets and their splits, batches, augmentation, and the guarded decoding of a person's own images."""
+"""Data sets and their splits, batches, augmentation, and the decoding and preprocessing of images."""

@@ -1,4 +1,4 @@
-"""A contact sheet: what a data set looks like and how many images each class has, on one quiet page."""
+"""A contact sheet: sample images of every class of a data set and the class counts, as one PNG."""
 
 from __future__ import annotations
 
@@ -6,59 +6,66 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from torch import Tensor
-
 from vitreous.data.checks import class_counts
 from vitreous.data.datasets import Dataset
 from vitreous.data.splits import keep_per_class
 from vitreous.downloads.files import atomic_write_bytes
 from vitreous.errors import DataError
+from vitreous.reports.formats import by
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_CLASSES = 40  # rows; more would make a poster
+MAX_CLASSES = 40  # rows
 SAMPLES = 16  # columns
-GAP = 0.08  # between pictures, as a share of their width
-_NUMBER_EDGES = (0.5, 1.0, 1.5)  # inches: the right edges of the three columns of counts; a bar follows
+GAP = 1.08  # from one image to the next, in widths of an image
 INK, SOFT, ACCENT, TRACK = "#1b2126", "#5b6670", "#0b7f7c", "#e9edef"
+# inches
+TOP, COUNTS_WIDTH, MARGIN = 1.15, 2.85, 0.45
+COUNT_COLUMNS = {"train": 0.7, "val": 1.2, "test": 1.7}  # right edges, from the end of the images
+BAR_LEFT = 1.9
 
 
 def contact_sheet(dataset: Dataset, path: Path) -> None:
-    """Write a PNG: a row a class with some of its training images, its counts in each split as numbers and a bar."""
+    """Write a PNG with a row per class: some of its training images, its counts in each split, and a bar."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     height, width = dataset.image_size
-    shown = min(dataset.num_classes, MOST_CLASSES)
-    cell_width = 0.5 if width <= height else 0.5 * min(2.0, width / height)  # inches
+    names = [_shorten(name) for name in dataset.class_names[:MAX_CLASSES]]
+    cell_width = 0.5 * min(2.0, max(1.0, width / height))
     cell_height = cell_width * height / width
-    row = max(cell_height * (1 + GAP), 0.3)
-    names = [_short(name) for name in dataset.class_names[:shown]]
+    row_height = max(cell_height * GAP, 0.3)
     left = 0.75 + 0.085 * max(map(len, names))
-    strip, right, top, bottom = SAMPLES * cell_width * (1 + GAP), 3.3, 1.15, 0.35 + 0.2 * len(dataset.notes)
-    numbers, end = left + strip + 0.2, left + strip + right - 0.45
-    total = (left + strip + right, top + shown * row + bottom)
+    right = left + SAMPLES * cell_width * GAP
+    bottom = TOP + len(names) * row_height
+    size = (right + COUNTS_WIDTH + MARGIN, bottom + 0.35 + 0.2 * len(dataset.notes))
+    counts = class_counts(dataset)
+    most = max(train for _, train, *_ in counts)
+    chosen = keep_per_class(dataset.train.labels, SAMPLES, seed=0)
     with matplotlib.rc_context({"font.family": "sans-serif", "font.size": 10}):
-        figure = Figure(figsize=total, dpi=150, facecolor="white")
+        figure = Figure(figsize=size, dpi=150, facecolor="white")
         axes = figure.add_axes((0, 0, 1, 1))
-        axes.set(xlim=(0, total[0]), ylim=(total[1], 0))  # inches, from the top left
+        axes.set(xlim=(0, size[0]), ylim=(size[1], 0))  # inches, from the top left
         axes.axis("off")
-        _write_head(axes, dataset, shown, left, numbers)
-        counts = np.array([counted[1:] for counted in class_counts(dataset)]).T  # (3, classes)
-        chosen = keep_per_class(dataset.train.labels, SAMPLES, seed=0)
-        for label in range(shown):
-            middle = top + (label + 0.5) * row
-            _write(axes, left - 0.2, middle, names[label], ha="right")
-            members = chosen[dataset.train.labels.numpy()[chosen] == label]
-            for column, index in enumerate(members):
-                x = left + column * cell_width * (1 + GAP)
-                _draw_picture(axes, dataset.train.images[index], x, middle, cell_width, cell_height)
-            _write_counts(axes, counts[:, label], counts[0].max(), numbers, end, middle)
+        _write_head(axes, dataset, len(names), left, right)
+        for label, name in enumerate(names):
+            y = TOP + (label + 0.5) * row_height
+            _write(axes, left - 0.2, y, name, ha="right")
+            for column, index in enumerate(chosen[dataset.train.labels.numpy()[chosen] == label]):
+                x = left + column * cell_width * GAP
+                extent = (x, x + cell_width, y + cell_height / 2, y - cell_height / 2)
+                pixels = dataset.train.images[index].permute(1, 2, 0).numpy()  # (H, W, C)
+                # a fixed gray scale (colour images ignore it), so that a faint image looks faint
+                axes.imshow(pixels, "gray", vmin=0, vmax=255, extent=extent, interpolation="nearest", aspect="auto")
+            for x, count in zip(COUNT_COLUMNS.values(), counts[label][1:], strict=True):
+                _write(axes, right + x, y, f"{count:,}", fontsize=8.5, ha="right")
+            bar_width = COUNTS_WIDTH - BAR_LEFT
+            for share, color in ((1.0, TRACK), (counts[label][1] / most, ACCENT)):
+                axes.barh(y, bar_width * share, left=right + BAR_LEFT, height=0.07, color=color)
         for line, note in enumerate(dataset.notes):
-            _write(axes, left, top + shown * row + 0.25 + 0.2 * line, _short(note, 180), color=SOFT, fontsize=8)
+            _write(axes, left, bottom + 0.25 + 0.2 * line, _shorten(note, 180), color=SOFT, fontsize=8)
         buffer = io.BytesIO()
         FigureCanvasAgg(figure).print_png(buffer)
     try:
@@ -67,7 +74,7 @@ def contact_sheet(dataset: Dataset, path: Path) -> None:
         raise DataError(f"cannot write the contact sheet {path}: {error.strerror or error}") from None
 
 
-def _short(text: str, most: int = 20) -> str:
+def _shorten(text: str, most: int = 20) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -75,29 +82,12 @@ def _write(axes: Axes, x: float, y: float, text: str, color: str = INK, **style:
     axes.text(x, y, text, color=color, va="center", parse_math=False, **style)
 
 
-def _write_head(axes: Axes, dataset: Dataset, shown: int, left: float, numbers: float) -> None:
-    height, width = dataset.image_size
-    colours = "grayscale" if dataset.channels == 1 else "colour"
-    title = _short(Path(dataset.name).name or dataset.name, 60)
-    _write(axes, left, 0.42, title, fontsize=17, fontweight="bold")
+def _write_head(axes: Axes, dataset: Dataset, shown: int, left: float, right: float) -> None:
+    _write(axes, left, 0.42, _shorten(Path(dataset.name).name or dataset.name, 60), fontsize=17, fontweight="bold")
     number = len(dataset.train) + len(dataset.val) + len(dataset.test)
+    colours = "grayscale" if dataset.channels == 1 else "colour"
     classes = f"{dataset.num_classes} classes" + (f", the first {shown} shown" if shown < dataset.num_classes else "")
-    summary = f"{number:,} images · {height} × {width}, {colours} · {classes}"
+    summary = f"{number:,} images · {by(*dataset.image_size)}, {colours} · {classes}"
     _write(axes, left, 0.74, summary, color=SOFT)
-    for x, word in zip(_NUMBER_EDGES, ("train", "val", "test"), strict=True):
-        _write(axes, numbers + x, 0.98, word, color=SOFT, fontsize=8, ha="right")
-
-
-def _write_counts(axes: Axes, counts: np.ndarray, most: int, start: float, end: float, middle: float) -> None:
-    for x, count in zip(_NUMBER_EDGES, counts, strict=True):
-        _write(axes, start + x, middle, f"{count:,}", fontsize=8.5, ha="right")
-    bar = start + _NUMBER_EDGES[-1] + 0.2
-    axes.barh(middle, end - bar, left=bar, height=0.07, color=TRACK)
-    axes.barh(middle, (end - bar) * counts[0] / most, left=bar, height=0.07, color=ACCENT)
-
-
-def _draw_picture(axes: Axes, image: Tensor, x: float, middle: float, width: float, height: float) -> None:
-    pixels = image.permute(1, 2, 0).numpy()  # (H, W, C)
-    extent = (x, x + width, middle + height / 2, middle - height / 2)
-    # the gray scale's ends are fixed, so that a faint picture looks faint; colour pictures have no use for them
-    axes.imshow(pixels, cmap="gray", vmin=0, vmax=255, extent=extent, interpolation="nearest", aspect="auto")
+    for name, x in COUNT_COLUMNS.items():
+        _write(axes, right + x, 0.98, name, color=SOFT, fontsize=8, ha="right")

@@ -1,11 +1,12 @@
-"""Data sets as tensors with fixed splits: by name, from a folder of images, or from an .npz file.
+"""Data sets as tensors in three splits: named ones, a folder of images, or an .npz file.
 
-Train, validation and test never share an image by our doing: a test set that is given stands as it is, validation is
-cut from the training images, stratified, and the cut is fixed by `split_seed` for good.
+A test set that the source defines is used as it is. Otherwise the test set, and always the validation set, is a
+stratified sample of the training images, fixed by `split_seed`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +16,17 @@ import torch
 
 from vitreous.config import DataConfig
 from vitreous.data.images import convert
-from vitreous.data.specs import DATASETS, DatasetSpec
-from vitreous.data.splits import Polarity, RawDataset, Split, cut, duplicates_between, keep_per_class
-from vitreous.downloads import cache as sources
+from vitreous.data.specs import DATASETS, DatasetInfo, DatasetSpec
+from vitreous.data.splits import MeanStd, Polarity, RawDataset, Split, duplicates_between, keep_per_class, split_indices
+from vitreous.downloads import cache
 from vitreous.errors import DataError
+from vitreous.reports.formats import by, join
 
 __all__ = [
     "DATASETS", "Dataset", "Description", "Split", "describe", "duplicates_between", "fetch", "load_dataset", "verify",
 ]  # fmt: skip
 
-TEST_FRACTION = 0.2  # where the data bring no test set
+TEST_FRACTION = 0.2  # where the source defines no test set
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Dataset:
     std: tuple[float, ...]
     polarity: Polarity
     checksums: dict[str, str]
-    notes: tuple[str, ...]  # what a person should be told
+    notes: tuple[str, ...]  # for the user
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -55,36 +57,34 @@ class Dataset:
 
 
 def load_dataset(config: DataConfig) -> Dataset:
-    """The data that `config` names, fetched if need be, cut and converted as it says."""
-    loaded = _read(config)
-    _check_classes(config.name, loaded)
-    notes = list(loaded.notes)
-    train, val, test = _cut(config, loaded, notes)
+    """Load the data that `config` names, after fetching them if needed; split and convert them."""
+    raw = _read(config)
+    _check_classes(config.name, raw)
+    notes = list(raw.notes)
+    train, val, test = _split(config, raw, notes)
     if not len(test):
         raise DataError(
             f"{config.name}: {len(train)} images are too few for a test set of {TEST_FRACTION:.0%} of each class; add"
-            " images, or a test set of its own"
+            " images, or a separate test set"
         )
     duplicates = 0 if config.name in DATASETS else len(duplicates_between(train, test))
     if duplicates:
         notes.append(
-            f"{duplicates} of the {len(test)} test images also stand in the training set,"
-            " pixel for pixel: accuracy on them says nothing"
+            f"{duplicates} of the {len(test)} test images are duplicates of training images, pixel for pixel:"
+            " accuracy on them means nothing"
         )
-    size, channels = loaded.parts["train"].images.shape[-2:], loaded.parts["train"].images.shape[1]
-    train, val, test = (_converted(split, config) for split in (train, val, test))
-    if tuple(train.images.shape[-2:]) != tuple(size):
-        notes.append(f"images resized from {_by(size)} to {_by(train.images.shape[-2:])}")
-    if train.images.shape[1] != channels:
-        notes.append("colours reduced to gray by luma" if channels == 3 else "gray repeated over three channels")
-    mean, std = _mean_std(loaded, train)
+    channels, *size = train.images.shape[1:]
+    train, val, test = (_convert(split, config) for split in (train, val, test))
+    new_channels, *new_size = train.images.shape[1:]
+    if new_size != size:
+        notes.append(f"images resized from {by(*size)} to {by(*new_size)}")
+    if new_channels != channels:
+        notes.append("colours converted to gray by luma" if channels == 3 else "gray repeated over three channels")
+    mean, std = _mean_std(raw, train)
     return Dataset(
-        config.name, train, val, test, loaded.class_names, mean, std, loaded.polarity, loaded.checksums, tuple(notes)
-    )
-
-
-def _by(size: torch.Size | tuple[int, ...]) -> str:
-    return "×".join(map(str, size))
+        name=config.name, train=train, val=val, test=test, class_names=raw.class_names, mean=mean, std=std,
+        polarity=raw.polarity, checksums=raw.checksums, notes=tuple(notes),
+    )  # fmt: skip
 
 
 def _read(config: DataConfig) -> RawDataset:
@@ -104,54 +104,54 @@ def _read(config: DataConfig) -> RawDataset:
 
 
 def _unknown(name: str) -> DataError:
-    expected = f"expected {', '.join(DATASETS)}, a folder with one sub-folder a class, or a FILE.npz"
+    expected = f"expected {', '.join(DATASETS)}, a folder with one sub-folder per class, or a FILE.npz"
     if not name:
         return DataError(f"no data set is named; {expected}")
     if Path(name).suffix.lower() == ".npz" or "/" in name:
         return DataError(f"there is no file or folder {name!r}; {expected}")
     close = difflib.get_close_matches(name.lower(), DATASETS, n=2, cutoff=0.5)
-    hint = f" (did you mean {' or '.join(close)}?)" if close else ""
+    hint = f" (did you mean {join(close, word='or')}?)" if close else ""
     return DataError(f"there is no data set {name!r}{hint}; {expected}")
 
 
-def _check_classes(name: str, loaded: RawDataset) -> None:
-    if loaded.num_classes < 2:
-        raise DataError(f"{name}: {loaded.num_classes} class is too few to tell apart; at least 2 are needed")
-    counts = torch.bincount(loaded.parts["train"].labels, minlength=loaded.num_classes)
-    empty = [class_name for class_name, count in zip(loaded.class_names, counts.tolist(), strict=True) if count == 0]
+def _check_classes(name: str, raw: RawDataset) -> None:
+    num_classes = len(raw.class_names)
+    if num_classes < 2:
+        raise DataError(f"{name}: {num_classes} class is too few to classify; at least 2 are needed")
+    counts = torch.bincount(raw.splits["train"].labels, minlength=num_classes)
+    empty = [repr(class_name) for class_name, count in zip(raw.class_names, counts, strict=True) if not count]
     if empty:
-        raise DataError(f"{name}: no training image of class {', '.join(map(repr, empty[:5]))}; add some, or drop it")
+        raise DataError(f"{name}: no training image of class {join(empty, most=5)}; add some, or remove the class")
 
 
-def _cut(config: DataConfig, loaded: RawDataset, notes: list[str]) -> tuple[Split, Split, Split]:
-    train, val, test = (loaded.parts.get(part) for part in ("train", "val", "test"))
-    assert train is not None
+def _split(config: DataConfig, raw: RawDataset, notes: list[str]) -> tuple[Split, Split, Split]:
+    train, val, test = raw.splits["train"], raw.splits.get("val"), raw.splits.get("test")
     if test is None:
-        kept, off = cut(train.labels, TEST_FRACTION, config.split_seed)
-        train, test = train.take(kept), train.take(off)
+        kept, held_out = split_indices(train.labels, TEST_FRACTION, config.split_seed)
+        train, test = train.take(kept), train.take(held_out)
         notes.append(
-            f"no test set given: {len(test)} images ({TEST_FRACTION:.0%} of each class) cut off, fixed by split_seed"
+            f"no test set given: {len(test)} images ({TEST_FRACTION:.0%} of each class) held out, fixed by split_seed"
         )
     if val is None:
-        kept, off = cut(train.labels, config.val_fraction, config.split_seed)
-        train, val = train.take(kept), train.take(off)
+        kept, held_out = split_indices(train.labels, config.val_fraction, config.split_seed)
+        train, val = train.take(kept), train.take(held_out)
     if config.train_per_class is not None:
         train = train.take(keep_per_class(train.labels, config.train_per_class, config.split_seed))
-        notes.append(f"only {config.train_per_class} training images a class ({len(train)} in all)")
+        notes.append(f"only {config.train_per_class} training images per class ({len(train)} in all)")
     return train, val, test
 
 
-def _converted(split: Split, config: DataConfig) -> Split:
+def _convert(split: Split, config: DataConfig) -> Split:
     _, channels, height, width = split.images.shape
     images = convert(split.images, config.image_size or (height, width), config.channels or channels)
-    return Split(images, split.labels, split.paths)
+    return dataclasses.replace(split, images=images)
 
 
-def _mean_std(loaded: RawDataset, train: Split) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The published constants while they apply (resizing keeps them, near enough), else what the training set says."""
+def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
+    """Return the published constants while they apply (resizing hardly changes them), else those of `train`."""
     channels = train.images.shape[1]
-    if loaded.mean_std is not None and len(loaded.mean_std[0]) == channels:
-        return loaded.mean_std
+    if raw.mean_std is not None and len(raw.mean_std[0]) == channels:
+        return raw.mean_std
     levels = np.arange(256) / 255
     means, stds = [], []
     for channel in range(channels):
@@ -159,54 +159,44 @@ def _mean_std(loaded: RawDataset, train: Split) -> tuple[tuple[float, ...], tupl
         shares = counts / counts.sum()
         mean = float((shares * levels).sum())
         means.append(round(mean, 4))
-        # a channel of one single value would be divided by zero
+        # the floor keeps a channel of one single value from a division by zero
         stds.append(round(max(float((shares * (levels - mean) ** 2).sum()) ** 0.5, 1e-3), 4))
     return tuple(means), tuple(stds)
 
 
-# --- the cache of the data sets known by name ---------------------------------------------------------------------
+# --- the named data sets in the cache -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Description:
-    name: str
-    title: str
-    train_images: int
-    test_images: int
-    image_size: tuple[int, int]
-    channels: int
-    num_classes: int
-    licence: str
+class Description(DatasetInfo):
     cached: bool
-    where: str  # the folder in the cache, or what the data come with
+    where: str  # the folder in the cache, or the library that the data come with
 
 
 def describe(name: str) -> Description:
-    known = _known(name)
-    cached = known.files is None or sources.is_cached(known.files)
-    where = "comes with scikit-learn" if known.files is None else str(known.files.folder)
-    return Description(
-        known.name, known.title, known.train_images, known.test_images, known.image_size, known.channels,
-        known.num_classes, known.licence, cached, where,
-    )  # fmt: skip
+    spec = _spec(name)
+    info = {field.name: getattr(spec, field.name) for field in dataclasses.fields(DatasetInfo)}
+    if spec.files is None:
+        return Description(**info, cached=True, where="comes with scikit-learn")
+    return Description(**info, cached=cache.is_cached(spec.files), where=str(spec.files.folder))
 
 
 def fetch(name: str) -> Path | None:
-    """Bring a data set into the cache, every file hashed; returns its folder (None: it comes with a library)."""
-    known = _known(name)
-    if known.files is None:
+    """Bring a data set into the cache and hash every file; return its folder, or None where a library carries it."""
+    files = _spec(name).files
+    if files is None:
         return None
-    sources.verify(known.files)  # so that damage which kept a file's size and time is noticed, and mended below
-    return sources.ensure(known.files)
+    cache.verify(files)  # notices damage that kept a file's size and time, so that ensure fetches the file again
+    return cache.ensure(files)
 
 
-def verify(name: str) -> dict[str, sources.Status]:
+def verify(name: str) -> dict[str, cache.Status]:
     """Hash every file of a data set again: "ok", "missing" or "corrupt" for each."""
-    known = _known(name)
-    return {} if known.files is None else sources.verify(known.files)
+    files = _spec(name).files
+    return {} if files is None else cache.verify(files)
 
 
-def _known(name: str) -> DatasetSpec:
+def _spec(name: str) -> DatasetSpec:
     if name not in DATASETS:
         raise _unknown(name)
     return DATASETS[name]

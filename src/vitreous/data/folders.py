@@ -1,11 +1,9 @@
-"""A folder of images: one sub-folder a class, or those under `train/`, `val/` and `test/`."""
+"""A folder of images: one sub-folder per class, or `train/`, `val/` and `test/` with such sub-folders."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,55 +11,45 @@ import torch
 from torch import Tensor
 
 from vitreous.data.images import SUFFIXES, decode_image, image_extent, is_gray, resize, to_channels
-from vitreous.data.splits import PartName, RawDataset, Split
+from vitreous.data.splits import RawDataset, Split, SplitName
 from vitreous.errors import DataError
+from vitreous.reports.formats import by
 
-PART_NAMES: dict[str, PartName] = {
+SPLIT_FOLDERS: dict[str, SplitName] = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val",
     "test": "test", "testing": "test",
 }  # fmt: skip
-MOST_BYTES = 8 * 1024**3  # of decoded pixels
-
-
-@dataclass(frozen=True)
-class _Item:
-    path: Path
-    label: int
+MAX_BYTES = 8 * 1024**3  # of decoded pixels
 
 
 def read_folder(root: Path, image_size: tuple[int, int] | None = None) -> RawDataset:
-    """Every image under `root`, in one size: their common one, else their median, unless `image_size` is given."""
-    parts, notes = _part_folders(root), []
-    class_names = _class_names(parts["train"])
-    items, strangers = {}, 0
-    for part, folder in parts.items():
-        items[part], left_out = _items(folder, class_names)
-        strangers += left_out
-    if strangers:
-        notes.append(f"{strangers} files that are no PNG, JPEG, WebP or BMP images left out")
-    everything = [item for part in items.values() for item in part]
-    size = _common_size(everything, image_size, notes)
-    if len(everything) * size[0] * size[1] * 3 > MOST_BYTES:
+    """Read every image under `root`, resized to `image_size`, or else to their common or median size."""
+    notes: list[str] = []
+    folders = _split_folders(root)
+    class_names = tuple(folder.name for folder in _sub_folders(folders["train"]))
+    if len(class_names) < 2:
+        found = f"only {class_names[0]!r}" if class_names else "none"
+        raise DataError(f"{folders['train']}: expected a sub-folder for each of at least 2 classes; found {found}")
+    labelled = {name: _labelled_paths(folder, class_names, notes) for name, folder in folders.items()}
+    paths = [path for split in labelled.values() for path, _ in split]
+    size = _choose_size(paths, image_size, notes)
+    if len(paths) * size[0] * size[1] * 3 > MAX_BYTES:
         raise DataError(
-            f"{root}: {len(everything)} images of {size[0]}×{size[1]} pixels do not fit into {MOST_BYTES >> 30} GB;"
+            f"{root}: {len(paths)} images of {by(*size)} pixels do not fit into {MAX_BYTES >> 30} GB;"
             " make them smaller with --set data.image_size"
         )
-    pixels = [_in_size(item.path, size, notes) for item in everything]
-    channels = 1 if all(is_gray(picture) for picture in pixels) else 3
-    splits, start = {}, 0
-    for part, members in items.items():
-        splits[part] = _split(members, pixels[start : start + len(members)], channels, root)
-        start += len(members)
+    images = [_read_image(path, size, notes) for path in paths]
+    channels = 1 if all(map(is_gray, images)) else 3
+    splits: dict[SplitName, Split] = {}
     digest = hashlib.sha256()
-    for split in splits.values():
-        digest.update(split.images.numpy().tobytes() + split.labels.numpy().tobytes())
-    return RawDataset(
-        splits, class_names, checksums={"pixels and labels": digest.hexdigest()}, notes=tuple(_once(notes))
-    )
-
-
-def _once(notes: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(notes))
+    next_image = iter(images)
+    for name, members in labelled.items():
+        pixels = torch.cat([to_channels(next(next_image)[None], channels) for _ in members])  # (n, C, H, W)
+        labels = torch.tensor([label for _, label in members], dtype=torch.int64)
+        splits[name] = Split(pixels, labels, tuple(str(path.relative_to(root)) for path, _ in members))
+        digest.update(pixels.numpy().tobytes() + labels.numpy().tobytes())
+    checksums = {"pixels and labels": digest.hexdigest()}
+    return RawDataset(splits, class_names, checksums=checksums, notes=tuple(dict.fromkeys(notes)))
 
 
 def _sub_folders(folder: Path) -> list[Path]:
@@ -71,87 +59,70 @@ def _sub_folders(folder: Path) -> list[Path]:
         raise DataError(f"cannot read the folder {folder}: {error.strerror}") from None
 
 
-def _part_folders(root: Path) -> dict[PartName, Path]:
-    """The folder of each part; a root without `train/` is itself the training part."""
-    below = _sub_folders(root)
-    named = [(PART_NAMES[entry.name.lower()], entry) for entry in below if entry.name.lower() in PART_NAMES]
-    parts = dict(named)
-    if "train" not in parts:
+def _split_folders(root: Path) -> dict[SplitName, Path]:
+    """Return the folder of each split; a root without `train/` is itself the training set."""
+    found: dict[SplitName | None, list[Path]] = {}
+    for folder in _sub_folders(root):
+        found.setdefault(SPLIT_FOLDERS.get(folder.name.lower()), []).append(folder)
+    if "train" not in found:
         return {"train": root}
-    for part, entry in named:
-        if parts[part] != entry:
-            raise DataError(
-                f"{root} holds {entry.name}/ and also {parts[part].name}/, two names for one part: merge them"
-            )
-    strangers = [entry.name for entry in below if entry.name.lower() not in PART_NAMES]
-    if strangers:
+    if None in found:
         raise DataError(
-            f"{root} holds train/ and also {', '.join(strangers[:3])}/; expected either train/, val/ and test/,"
-            " or one folder a class, not both"
+            f"{root} has train/ and also {found[None][0].name}/; expected either train/, val/ and test/, or one folder"
+            " per class, not both"
         )
-    return parts
+    for first, *others in found.values():
+        if others:
+            raise DataError(f"{root} has {first.name}/ and also {others[0].name}/, two names for one split: merge them")
+    return {name: first for name, (first,) in found.items() if name is not None}
 
 
-def _class_names(train: Path) -> tuple[str, ...]:
-    names = tuple(folder.name for folder in _sub_folders(train))
-    if len(names) < 2:
-        found = f"only {names[0]!r}" if names else "none"
-        raise DataError(f"{train}: expected a sub-folder for each of at least 2 classes, and found {found}")
-    return names
-
-
-def _items(folder: Path, class_names: tuple[str, ...]) -> tuple[list[_Item], int]:
-    """The images of a part by class and path, and how many files are something else."""
+def _labelled_paths(folder: Path, class_names: tuple[str, ...], notes: list[str]) -> list[tuple[Path, int]]:
+    """Return (path, label) of the images of a split, by class and path."""
     unknown = {entry.name for entry in _sub_folders(folder)} - set(class_names)
     if unknown:
-        raise DataError(f"{folder} holds the class {min(unknown)!r}, which the training folder does not; add it there")
-    items: list[_Item] = []
-    strangers = 0
+        raise DataError(f"{folder} has the class {min(unknown)!r}, which the training folder does not; add it there")
+    labelled: list[tuple[Path, int]] = []
+    others = 0
     for label, name in enumerate(class_names):
-        before = len(items)
+        images: list[Path] = []
         for parent, folders, files in os.walk(folder / name):
             folders[:] = sorted(sub for sub in folders if not sub.startswith("."))
-            for file in sorted(file for file in files if not file.startswith(".")):
-                if file.lower().endswith(SUFFIXES):
-                    items.append(_Item(Path(parent, file), label))
-                else:
-                    strangers += 1
-        if (folder / name).is_dir() and len(items) == before:
+            visible = sorted(file for file in files if not file.startswith("."))
+            images += [Path(parent, file) for file in visible if file.lower().endswith(SUFFIXES)]
+            others += sum(not file.lower().endswith(SUFFIXES) for file in visible)
+        if (folder / name).is_dir() and not images:
             raise DataError(
-                f"the class folder {folder / name} holds no PNG, JPEG, WebP or BMP image; add some, or remove it"
+                f"the class folder {folder / name} has no PNG, JPEG, WebP or BMP image; add some, or remove it"
             )
-    if not items:
+        labelled += [(path, label) for path in images]
+    if not labelled:
         raise DataError(
-            f"{folder} holds no class folders; expected one sub-folder a class, as in training: sort its images into"
+            f"{folder} has no class folders; expected one sub-folder per class, as in training: sort its images into"
             " them, or move it away"
         )
-    return items, strangers
+    if others:
+        notes.append(f"{others} files in {folder.name}/ that are not PNG, JPEG, WebP or BMP images left out")
+    return labelled
 
 
-def _common_size(items: list[_Item], wanted: tuple[int, int] | None, notes: list[str]) -> tuple[int, int]:
+def _choose_size(paths: list[Path], wanted: tuple[int, int] | None, notes: list[str]) -> tuple[int, int]:
     if wanted is not None:
-        notes.append(f"images resized to {wanted[0]}×{wanted[1]}")
+        notes.append(f"images resized to {by(*wanted)}")
         return wanted
-    extents = [image_extent(item.path) for item in items]
+    extents = [image_extent(path) for path in paths]
     distinct = len(set(extents))
     if distinct == 1:
         return extents[0]
-    height, width = (int(np.median([extent[axis] for extent in extents])) for axis in (0, 1))
+    height, width = (int(np.median(sides)) for sides in zip(*extents, strict=True))
     notes.append(
-        f"images of {distinct} sizes resized to the median, {height}×{width}; choose another with data.image_size"
+        f"images of {distinct} sizes resized to the median, {by(height, width)}; choose another with data.image_size"
     )
     return height, width
 
 
-def _in_size(path: Path, size: tuple[int, int], notes: list[str]) -> Tensor:
-    """(C, H, W), with one or three channels as the file has it."""
+def _read_image(path: Path, size: tuple[int, int], notes: list[str]) -> Tensor:
+    """Return a (C, H, W) image, with one or three channels as in the file."""
     decoded = decode_image(path)
     notes.extend(decoded.notes)
-    planes = torch.from_numpy(decoded.pixels).permute(2, 0, 1)[None]  # (1, C, H, W)
-    return resize(planes, size)[0]
-
-
-def _split(items: list[_Item], pixels: list[Tensor], channels: int, root: Path) -> Split:
-    images = torch.cat([to_channels(picture[None], channels) for picture in pixels])  # (n, C, H, W)
-    labels = torch.tensor([item.label for item in items], dtype=torch.int64)
-    return Split(images, labels, tuple(str(item.path.relative_to(root)) for item in items))
+    return resize(torch.from_numpy(decoded.pixels).permute(2, 0, 1)[None], size)[0]

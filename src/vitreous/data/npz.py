@@ -1,4 +1,4 @@
-"""An .npz file of `images` and `labels`; its headers are judged before an array is made, and nothing is unpickled."""
+"""An .npz file of `images` and `labels`. Headers are checked before memory is allocated; nothing is unpickled."""
 
 from __future__ import annotations
 
@@ -12,150 +12,161 @@ from typing import IO
 import numpy as np
 import torch
 
-from vitreous.data.splits import PartName, RawDataset, Split
+from vitreous.data.splits import RawDataset, Split, SplitName
 from vitreous.downloads.files import sha256_of
 from vitreous.errors import DataError
+from vitreous.reports.formats import join
 
-MOST_BYTES = 8 * 1024**3  # of one array, decompressed
+ARRAY_NAMES = ("images", "labels", "test_images", "test_labels", "class_names")
+MAX_BYTES = 8 * 1024**3  # of one array, decompressed
+MAX_DIMENSIONS, MAX_EXTENT = 8, 2**40  # of any array; an empty one may declare a large extent
 _DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, NotImplementedError, RuntimeError, KeyError)
 
 
 def read_npz(path: Path) -> RawDataset:
-    """`images` (n,H,W), (n,H,W,C) or (n,C,H,W), uint8 or floats in [0, 1]; `labels` (n,) integers or words.
+    """Read `images` (n,H,W), (n,H,W,C) or (n,C,H,W), uint8 or floats in [0, 1]; `labels` (n,), integers or strings.
 
-    Also, if there: `test_images`, `test_labels`, and `class_names`, which then names the labels 0, 1, ….
+    Optional arrays: `test_images`, `test_labels`, and `class_names`, which then names the labels 0, 1, ….
     """
-    arrays = _arrays(path)
-    for needed in ("images", "labels"):
-        if needed not in arrays:
-            raise DataError(f"{path} has no array {needed!r}; it holds {', '.join(sorted(arrays)) or 'none'}")
-    if ("test_images" in arrays) != ("test_labels" in arrays):
-        raise DataError(f"{path} has only one of 'test_images' and 'test_labels'; give both or neither")
     notes: list[str] = []
-    names, labels = _class_names(path, arrays, notes)
-    parts: dict[PartName, Split] = {"train": _split(path, "images", arrays["images"], labels["labels"], notes)}
-    if "test_images" in arrays:
-        parts["test"] = _split(path, "test_images", arrays["test_images"], labels["test_labels"], notes)
-        if parts["test"].images.shape[1:] != parts["train"].images.shape[1:]:
-            raise DataError(f"{path}: images and test_images differ in size or channels; make them alike")
-    return RawDataset(parts, names, checksums={path.name: sha256_of(path)}, notes=tuple(dict.fromkeys(notes)))
+    try:
+        arrays = _read_arrays(path)
+        for required in ("images", "labels"):
+            if required not in arrays:
+                raise DataError(f"there is no array {required!r}, only {join(sorted(arrays)) or 'others'}")
+        if ("test_images" in arrays) != ("test_labels" in arrays):
+            raise DataError("there is only one of 'test_images' and 'test_labels'; give both or neither")
+        class_names, labels = _index_labels(arrays, notes)
+        splits: dict[SplitName, Split] = {"train": _split("images", arrays["images"], labels["labels"], notes)}
+        if "test_images" in arrays:
+            splits["test"] = _split("test_images", arrays["test_images"], labels["test_labels"], notes)
+            if splits["test"].images.shape[1:] != splits["train"].images.shape[1:]:
+                raise DataError("images and test_images differ in size or channels; make them equal")
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    return RawDataset(splits, class_names, checksums={path.name: sha256_of(path)}, notes=tuple(notes))
 
 
 # --- bytes → arrays ----------------------------------------------------------------------------------------------
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    known = ("images", "labels", "test_images", "test_labels", "class_names")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            wanted = {name: info for name, info in found.items() if name in known}
-            return {name: _array(archive, info, f"{path}: {name}") for name, info in wanted.items()}
-    except _DAMAGE as error:
-        raise DataError(f"{path} is not a whole .npz file ({error}); save it with numpy.savez") from None
+class NpyError(ValueError):
+    """Why an array is refused: the end of a sentence that begins with its name."""
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> np.ndarray:
-    if info.file_size > MOST_BYTES:
-        raise DataError(f"{name} unpacks to {info.file_size} bytes; at most {MOST_BYTES} are read")
-    with archive.open(info) as stream:
-        shape, fortran, dtype = _header(stream, name)
-        if dtype.hasobject:
-            raise DataError(f"{name} holds Python objects, which are never read; use numpy.array(…, dtype=str)")
-        size = math.prod(shape) * dtype.itemsize
-        if stream.tell() + size != info.file_size:
-            raise DataError(f"{name} declares {size} bytes, but {info.file_size - stream.tell()} are there")
-        data = stream.read(size)
-    array = np.frombuffer(data, dtype) if size else np.empty(0, dtype)
-    return array.reshape(shape, order="F" if fortran else "C")
+def read_npy(stream: IO[bytes], num_bytes: int) -> np.ndarray:
+    """Read an untrusted .npy file of `num_bytes`: nothing is unpickled, nothing allocated on the header's word alone.
 
-
-def _header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    Raise NpyError where the header or the data are wrong. Errors of the stream itself (zipfile, zlib) pass through.
+    """
     try:
         version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(stream)
+        shape, fortran_order, dtype = _HEADER_READERS[version](stream)
+    except KeyError:
+        raise NpyError(f"has the unknown .npy version {version}") from None
     except (ValueError, SyntaxError, TypeError, tokenize.TokenError, RecursionError, MemoryError) as error:
-        raise DataError(f"{name} has a damaged header ({error})") from None
-    if any(extent < 0 for extent in shape):
-        raise DataError(f"{name} declares the shape {shape}; an extent cannot be negative")
-    return shape, fortran, dtype
+        raise NpyError(f"has a damaged header ({error!s:.200})") from None
+    if dtype.hasobject:
+        raise NpyError("holds pickled Python objects, which are never loaded; save it with dtype=str or a number type")
+    available = num_bytes - stream.tell()
+    fits = len(shape) <= MAX_DIMENSIONS and all(0 <= extent <= MAX_EXTENT for extent in shape)
+    if not fits or dtype.itemsize == 0 or math.prod(shape) * dtype.itemsize != available:
+        raise NpyError(f"declares the shape {shape!s:.120} of {dtype}, but {available:,} bytes follow")
+    data = bytearray(stream.read(available))
+    if len(data) != available:
+        raise NpyError("is truncated")
+    return np.ndarray(shape, dtype, buffer=data, order="F" if fortran_order else "C")
+
+
+_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    arrays = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                if name not in ARRAY_NAMES:
+                    continue
+                if info.file_size > MAX_BYTES:
+                    raise NpyError(f"unpacks to {info.file_size:,} bytes; the limit is {MAX_BYTES:,}")
+                with archive.open(info) as stream:
+                    arrays[name] = read_npy(stream, info.file_size)
+    except NpyError as error:
+        raise DataError(f"{name} {error}") from None
+    except _DAMAGE as error:
+        raise DataError(f"not a complete .npz file ({error}); save it again with numpy.savez") from None
+    return arrays
 
 
 # --- arrays → images and labels ----------------------------------------------------------------------------------
 
 
-def _class_names(
-    path: Path, arrays: dict[str, np.ndarray], notes: list[str]
-) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
-    """The classes' names, and each label array as indices into them."""
-    given: dict[str, np.ndarray] = {name: arrays[name] for name in ("labels", "test_labels") if name in arrays}
-    for name, array in given.items():
+def _index_labels(arrays: dict[str, np.ndarray], notes: list[str]) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
+    """Return the class names, and each label array as indices into them."""
+    labels = {name: array for name, array in arrays.items() if name in ("labels", "test_labels")}
+    for name, array in labels.items():
         if array.ndim != 1 or array.dtype.kind not in "iuU":
-            raise DataError(
-                f"{path}: {name} is {array.dtype} of shape {array.shape}; expected one integer, or word, for each image"
-            )
+            raise DataError(f"{name} is {array.dtype} of shape {array.shape}; expected one integer or string per image")
     if "class_names" in arrays:
-        return _named(path, arrays["class_names"], given)
-    values = np.unique(given["labels"])
-    if given["labels"].dtype.kind != "U" and not np.array_equal(values, np.arange(len(values))):
+        return _check_class_names(arrays["class_names"], labels), labels
+    values = np.unique(labels["labels"])
+    if values.dtype.kind != "U" and not np.array_equal(values, np.arange(len(values))):
         notes.append(f"labels {values[0]} to {values[-1]} renumbered 0 to {len(values) - 1}; their names stay")
-    indices: dict[str, np.ndarray] = {}
-    for name, array in given.items():
+    for name, array in labels.items():
         unknown = np.setdiff1d(array, values)
         if len(unknown):
-            raise DataError(f"{path}: {name} holds {unknown[0]!r}, which no training image has")
-        indices[name] = np.searchsorted(values, array)
-    return tuple(str(value) for value in values), indices
+            raise DataError(f"{name} contains {unknown[0]!r}, which no training image has")
+        labels[name] = np.searchsorted(values, array)
+    return tuple(map(str, values)), labels
 
 
-def _named(
-    path: Path, class_names: np.ndarray, given: dict[str, np.ndarray]
-) -> tuple[tuple[str, ...], dict[str, np.ndarray]]:
+def _check_class_names(class_names: np.ndarray, labels: dict[str, np.ndarray]) -> tuple[str, ...]:
     if class_names.ndim != 1 or class_names.dtype.kind != "U":
-        raise DataError(f"{path}: class_names is {class_names.dtype} of shape {class_names.shape}; expected words")
-    names = tuple(str(name) for name in class_names)
-    if len(set(names)) != len(names):
-        raise DataError(f"{path}: class_names repeats a name; each class needs its own")
-    for name, array in given.items():
+        raise DataError(f"class_names is {class_names.dtype} of shape {class_names.shape}; expected strings")
+    count = len(class_names)
+    if len(np.unique(class_names)) != count:
+        raise DataError("class_names repeats a name; each class needs its own")
+    for name, array in labels.items():
         if array.dtype.kind == "U":
-            raise DataError(f"{path}: {name} are words; where class_names are given, expected indices into them")
-        if len(array) and (array.min() < 0 or array.max() >= len(names)):
-            raise DataError(f"{path}: {name} go from {array.min()} to {array.max()}; expected 0 to {len(names) - 1}")
-    return names, given
+            raise DataError(f"{name} are strings; beside class_names, expected indices into them")
+        if len(array) and (array.min() < 0 or array.max() >= count):
+            raise DataError(f"{name} go from {array.min()} to {array.max()}; expected 0 to {count - 1}")
+    return tuple(map(str, class_names))
 
 
-def _split(path: Path, name: str, images: np.ndarray, labels: np.ndarray, notes: list[str]) -> Split:
+def _split(name: str, images: np.ndarray, labels: np.ndarray, notes: list[str]) -> Split:
     if images.ndim == 0:
-        raise DataError(f"{path}: {name} is a single number; expected images, as in shape (n, H, W)")
+        raise DataError(f"{name} is a single number; expected images of shape (n, H, W)")
     if len(images) != len(labels):
-        raise DataError(f"{path}: {len(images)} {name}, but {len(labels)} labels; expected one label an image")
+        raise DataError(f"{len(images)} {name}, but {len(labels)} labels; expected one label per image")
     if images.size == 0:
-        raise DataError(f"{path}: {name} is empty (shape {images.shape})")
-    pixels = _channels_first(path, name, images, notes)
-    return Split(torch.from_numpy(_bytes(path, name, pixels)), torch.from_numpy(labels.astype(np.int64)))
+        raise DataError(f"{name} is empty (shape {images.shape})")
+    pixels = _to_uint8(name, _channels_first(name, images, notes))
+    return Split(torch.from_numpy(pixels), torch.from_numpy(labels.astype(np.int64)))
 
 
-def _channels_first(path: Path, name: str, images: np.ndarray, notes: list[str]) -> np.ndarray:
+def _channels_first(name: str, images: np.ndarray, notes: list[str]) -> np.ndarray:
     if images.ndim == 3:
         return images[:, None]  # (n, 1, H, W)
     if images.ndim == 4 and images.shape[3] in (1, 3):
         if images.shape[1] in (1, 3):
-            notes.append(f"{name} of shape {images.shape} taken as (n, H, W, C)")
+            notes.append(f"{name} of shape {images.shape} read as (n, H, W, C)")
         return images.transpose(0, 3, 1, 2)
     if images.ndim == 4 and images.shape[1] in (1, 3):
         return images
     raise DataError(
-        f"{path}: {name} has the shape {images.shape}; expected (n, H, W), (n, H, W, C) or (n, C, H, W), C being 1 or 3"
+        f"{name} has the shape {images.shape}; expected (n, H, W), (n, H, W, C) or (n, C, H, W), C being 1 or 3"
     )
 
 
-def _bytes(path: Path, name: str, images: np.ndarray) -> np.ndarray:
+def _to_uint8(name: str, images: np.ndarray) -> np.ndarray:
     if images.dtype == np.uint8:
         return np.array(images, order="C")
     if images.dtype.kind != "f":
-        raise DataError(f"{path}: {name} is {images.dtype}; expected uint8, or floats from 0 to 1")
+        raise DataError(f"{name} is {images.dtype}; expected uint8, or floats from 0 to 1")
     low, high = images.min(), images.max()
     if not (low >= 0 and high <= 1):  # NaN too
-        raise DataError(f"{path}: {name} goes from {low:g} to {high:g}; floats must lie in 0 to 1 (divide by 255?)")
+        raise DataError(f"{name} goes from {low:g} to {high:g}; floats must be from 0 to 1 (divide by 255?)")
     return np.array(np.rint(images.astype(np.float32) * 255), dtype=np.uint8, order="C")

@@ -1,11 +1,11 @@
-"""A person's image → the model's input, by the preprocessing block that a run keeps in its config.json.
+"""From an image to the model's input, by the preprocessing block in a run's config.json.
 
-That block is the only source for how an image becomes input: prediction, serving, exports and the page all obey it.
+Prediction, serving, exports and the page all follow that block and nothing else.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
 
@@ -16,26 +16,26 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from torch import Tensor
 
 from vitreous.config import Positive, Size
-from vitreous.data import digit_normalisation
 from vitreous.data.datasets import Dataset
-from vitreous.data.images import DecodedImage, convert, decode_image, from_pillow, luma
+from vitreous.data.digit_normalisation import SIDE, normalise
+from vitreous.data.images import Backdrop, DecodedImage, convert, decode_image, from_pillow, luma
 from vitreous.data.splits import Polarity
 from vitreous.errors import DataError
+from vitreous.reports.formats import by
 
 ImageLike = Path | str | bytes | Image.Image | np.ndarray
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """An image as the model wants it, what was done to it, and the pictures on the way, in order."""
+    """An image in the model's size and channels, and notes on what was done to it."""
 
     pixels: Tensor  # uint8 (C, H, W)
     notes: tuple[str, ...]
-    steps: dict[str, np.ndarray] = field(default_factory=dict)  # uint8 (H, W) or (H, W, 3)
 
 
 class Preprocessing(BaseModel):
-    """How an image becomes input: brought to size and channels, then (pixel / 255 - mean) / std."""
+    """How an image becomes input: converted to size and channels, then (pixel / 255 - mean) / std."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -43,15 +43,13 @@ class Preprocessing(BaseModel):
     channels: Positive
     mean: tuple[float, ...]  # per channel
     std: tuple[float, ...]
-    resize: Literal[
-        "mnist", "bilinear"
-    ]  # mnist: as data/digit_normalisation.py says, then bilinear if the size is another
+    resize: Literal["mnist", "bilinear"]  # mnist: digit_normalisation.py, then bilinear to another size than 28×28
     polarity: Polarity
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not len(self.mean) == len(self.std) == self.channels:
-            raise ValueError(f"preprocessing: mean and std need {self.channels} numbers each, one a channel")
+            raise ValueError(f"preprocessing: mean and std need {self.channels} numbers each, one per channel")
         if min(self.std) <= 0:
             raise ValueError(f"preprocessing: std={self.std} must be above 0")
         return self
@@ -68,76 +66,55 @@ class Preprocessing(BaseModel):
         )
 
     def to_input(self, images: Tensor) -> Tensor:
-        """uint8, or floats in [0, 1], (n, C, H, W) → normalised float32 of the same shape."""
+        """Normalise (n, C, H, W) images, uint8 or floats in [0, 1], to float32."""
         mean = torch.tensor(self.mean, device=images.device).view(1, -1, 1, 1)
         std = torch.tensor(self.std, device=images.device).view(1, -1, 1, 1)
         pixels = images if images.is_floating_point() else images.float() / 255
         return (pixels - mean) / std
 
     def prepare(self, image: ImageLike, name: str | None = None) -> Prepared:
-        """Bring any image to the size and channels the model wants, saying what was done."""
+        """Convert any image to the model's size and channels."""
         if self.channels not in (1, 3):
-            raise DataError(
-                f"the model takes {self.channels} channels, and a picture has 1 or 3: give it tensors instead"
-            )
-        by_strokes = self.resize == "mnist"
-        decoded = _decode(image, name, over_contrast=by_strokes)
-        name = name or (str(image) if isinstance(image, str | Path) else "the image")
-        return self._prepare_strokes(decoded, name) if by_strokes else self._prepare_plain(decoded)
-
-    def _prepare_strokes(self, decoded: DecodedImage, name: str) -> Prepared:
-        notes = list(decoded.notes)
-        pixels = decoded.pixels
-        if pixels.shape[2] == 3:
-            notes.append("colours turned to gray")
-        gray = luma(pixels) if pixels.shape[2] == 3 else pixels[:, :, 0]
-        drawn = digit_normalisation.normalise(gray)
-        if drawn is None:
-            raise DataError(f"{name} looks blank: no stroke stands out from its background; expected one drawn digit")
-        if drawn.inverted:
-            notes.append("dark on light: inverted to light on dark")
-        steps = {"gray": gray, "light on dark": drawn.light_on_dark}
-        if not drawn.ready:
-            assert drawn.ink is not None
-            assert drawn.scaled is not None
-            steps |= {"ink": drawn.ink, "scaled": drawn.scaled}
-            notes.append("the drawing scaled to fit 20×20 and centred by its mass in 28×28, as MNIST's digits are")
-        planes = torch.from_numpy(drawn.centred.copy())[None, None]  # (1, 1, 28, 28)
-        if self.image_size != (digit_normalisation.SIDE, digit_normalisation.SIDE):
-            notes.append(f"resized to {self.image_size[0]}×{self.image_size[1]}")
-        steps["centred"] = drawn.centred
-        ready = convert(planes, self.image_size, self.channels)[0]
-        return Prepared(ready, tuple(notes), steps)
-
-    def _prepare_plain(self, decoded: DecodedImage) -> Prepared:
-        notes = list(decoded.notes)
-        pixels = decoded.pixels
-        height, width, channels = pixels.shape
-        if channels != self.channels:
-            notes.append("colours turned to gray" if channels == 3 else "gray repeated over three channels")
-        if (height, width) != self.image_size:
-            notes.append(f"resized from {height}×{width} to {self.image_size[0]}×{self.image_size[1]}")
+            raise DataError(f"the model takes {self.channels} channels, and an image has 1 or 3: pass tensors instead")
+        decoded = _decode(image, name, backdrop="contrast" if self.resize == "mnist" else "white")
+        pixels, notes = decoded.pixels, list(decoded.notes)
+        if self.resize == "mnist":
+            shown_name = name or (str(image) if isinstance(image, str | Path) else "the image")
+            pixels = _normalise_digit(pixels, notes, shown_name)
+            if self.image_size != (SIDE, SIDE):
+                notes.append(f"resized to {by(*self.image_size)}")
+        else:
+            height, width, channels = pixels.shape
+            if channels != self.channels:
+                notes.append("colours converted to gray" if channels == 3 else "gray repeated over three channels")
+            if (height, width) != self.image_size:
+                notes.append(f"resized from {by(height, width)} to {by(*self.image_size)}")
         planes = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]  # (1, C, H, W)
-        ready = convert(planes, self.image_size, self.channels)[0]
-        resized = ready.permute(1, 2, 0).numpy()
-        steps = {"picture": pixels.squeeze(2) if channels == 1 else pixels}
-        steps["resized"] = resized.squeeze(2) if self.channels == 1 else resized
-        return Prepared(ready, tuple(notes), steps)
+        return Prepared(convert(planes, self.image_size, self.channels)[0], tuple(notes))
 
 
-def _decode(image: ImageLike, name: str | None, over_contrast: bool) -> DecodedImage:
-    backdrop: Literal["white", "contrast"] = "contrast" if over_contrast else "white"
+def _normalise_digit(pixels: np.ndarray, notes: list[str], name: str) -> np.ndarray:
+    """Return the one digit drawn in an (H, W, C) image, as MNIST has it: (28, 28, 1)."""
+    if pixels.shape[2] == 3:
+        notes.append("colours converted to gray")
+    digit = normalise(luma(pixels) if pixels.shape[2] == 3 else pixels[:, :, 0])
+    if digit is None:
+        raise DataError(f"{name} looks blank: no stroke stands out from its background; expected one drawn digit")
+    if digit.inverted:
+        notes.append("dark on light: inverted to light on dark")
+    if not digit.ready:
+        notes.append("the drawing scaled to fit 20×20 and centred by its mass in 28×28, as MNIST's digits are")
+    return digit.centred[:, :, None]
+
+
+def _decode(image: ImageLike, name: str | None, backdrop: Backdrop) -> DecodedImage:
     if isinstance(image, Image.Image):
         return from_pillow(image, backdrop)
-    if isinstance(image, np.ndarray):
-        return _from_array(image)
-    return decode_image(image, name=name, backdrop=backdrop)
-
-
-def _from_array(array: np.ndarray) -> DecodedImage:
-    shaped = array[:, :, None] if array.ndim == 2 else array
-    if array.dtype != np.uint8 or shaped.ndim != 3 or shaped.shape[2] not in (1, 3) or shaped.size == 0:
+    if not isinstance(image, np.ndarray):
+        return decode_image(image, name=name, backdrop=backdrop)
+    pixels = image[:, :, None] if image.ndim == 2 else image
+    if image.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or pixels.size == 0:
         raise DataError(
-            f"an image array of {array.dtype}, shape {array.shape}; expected uint8, (H, W), (H, W, 1) or (H, W, 3)"
+            f"an image array of {image.dtype}, shape {image.shape}; expected uint8, (H, W), (H, W, 1) or (H, W, 3)"
         )
-    return DecodedImage(shaped)
+    return DecodedImage(pixels)

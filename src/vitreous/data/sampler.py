@@ -1,4 +1,4 @@
-"""Epochs of batches: shuffled, sharded by rank, and resumable, because each is a function of (seed, epoch, batch)."""
+"""Shuffled batches, sharded by rank. Each is a function of (seed, epoch, batch), so training can resume at any step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class BatchSampler:
-    """Which images every training step sees. The tail of an epoch that fills no batch waits for another shuffle."""
+    """The indices of the images of every training step. An incomplete last batch of an epoch is dropped."""
 
     num_images: int
     batch_size: int  # over all ranks
@@ -28,7 +28,7 @@ class BatchSampler:
         return torch.randperm(self.num_images, generator=generator)
 
     def steps(self, start: int, stop: int) -> Iterator[tuple[int, int, Tensor]]:
-        """(step, epoch, indices of this rank's share), from step `start` up to `stop`."""
+        """Yield (step, epoch, indices of this rank's share) from step `start` up to `stop`."""
         epoch, order = -1, torch.empty(0)
         for step in range(start, stop):
             if step // self.steps_per_epoch != epoch:

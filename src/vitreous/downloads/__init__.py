@@ -1,1 +1,1 @@
-"""Where bytes come from: the cache, public mirrors, package registries."""
+"""Downloads: atomic writes, checksums, locks, the cache, mirrors and package registries."""

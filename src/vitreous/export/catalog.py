@@ -120,7 +120,7 @@ def sample_digits(run: Run, count: int = SAMPLES) -> dict[str, Any]:
         if run.config.data.name == "mnist" and run.config.model.image_size == (28, 28) and boxed.is_file():
             return dict(json.loads(boxed.read_text(encoding="utf-8")))
         loaded = load_digits()
-        return _samples(loaded.parts["test"], loaded.class_names, run, count)
+        return _samples(loaded.splits["test"], loaded.class_names, run, count)
     return _samples(dataset.test, dataset.class_names, run, count)
 
 

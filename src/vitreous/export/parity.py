@@ -114,7 +114,7 @@ def real_images(run: Run, count: int = IMAGES) -> tuple[Tensor, str]:
     if dataset is not None and len(dataset.test) >= count:
         images, source = dataset.test.images, f"test images of {name}"
     else:
-        images, source = load_digits().parts["test"].images, "scikit-learn's digits"
+        images, source = load_digits().splits["test"].images, "scikit-learn's digits"
     every = torch.linspace(0, len(images) - 1, count).long()
     config = run.config.model
     return resize(to_channels(images[every], config.channels), config.image_size), source
