@@ -32,8 +32,8 @@ def no_overfitting(monkeypatch) -> None:
 
 
 def test_the_patient_that_started_this(no_overfitting) -> None:
-    model, facts = target_model("post-vit")
-    diagnosis = diagnose(model, **facts.arguments())
+    model, arguments = target_model("post-vit")
+    diagnosis = diagnose(model, **arguments)
     assert diagnosis.ids("broken", "warning") == POST_VIT | {"unregistered-tensors"}
     measured = {found.id: found.measured for found in diagnosis.findings}
     assert "`model.class_token`" in measured["state-lost-on-reload"]
@@ -48,13 +48,13 @@ def test_the_posts_own_class_takes_patches(no_overfitting) -> None:
 
 
 def test_the_design_table_knows_no_order(no_overfitting) -> None:
-    model, facts = target_model("post-design")
-    assert diagnose(model, **facts.arguments()).ids() == {"log-probabilities", "patch-order-ignored"}
+    model, arguments = target_model("post-design")
+    assert diagnose(model, **arguments).ids() == {"log-probabilities", "patch-order-ignored"}
 
 
 def test_the_posts_cnn_only_returns_log_probabilities(no_overfitting) -> None:
-    model, facts = target_model("post-cnn")
-    assert diagnose(model, **facts.arguments()).ids() == {"log-probabilities"}
+    model, arguments = target_model("post-cnn")
+    assert diagnose(model, **arguments).ids() == {"log-probabilities"}
 
 
 # --- the patient is left as it came --------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_answers_that_are_not_finite(tiny_vit, no_overfitting) -> None:
 def test_the_shape_is_found_or_asked_for(tiny_vit) -> None:
     with pytest.raises(VitreousError, match="--input-shape"):
         diagnose(tiny_vit())  # 12×12 is not among the usual shapes, and nothing declares it
-    with pytest.raises(VitreousError, match=r"does not take an input of shape \(2, 3, 12, 12\)"):
+    with pytest.raises(VitreousError, match=r"does not accept inputs of shape \(2, 3, 12, 12\)"):
         diagnose(tiny_vit(), input_shape=(3, 12, 12))
     with pytest.raises(VitreousError, match="64 images and 3 labels"):
         diagnose(tiny_vit(), torch.randn(64, 1, 12, 12), torch.zeros(3))
@@ -182,18 +182,18 @@ def test_a_callable_of_ones_own(tmp_path, monkeypatch) -> None:
     (tmp_path / "broken_for_doctor.py").write_text("import a_package_nobody_has\n")
     monkeypatch.chdir(tmp_path)
     path = list(sys.path)
-    model, facts = target_model("my_vit_for_doctor:make")
+    model, arguments = target_model("my_vit_for_doctor:make")
     assert isinstance(model, nn.Linear)
-    assert facts.factory is not None
+    assert "factory" in arguments
     assert isinstance(target_model("my_vit_for_doctor:ready")[0], nn.Linear)
     for text, message in {
         "my_vit_for_doctor:mke": "has no 'mke'; it has make",
         "my_vit_for_doctor:needs": "could not be called without arguments",
-        "my_vit_for_doctor:number": "gave a int, not an nn.Module",
-        "my_vit_for_doctor:SIZE": "names no callable",
-        "my_vit_for_doctor:": "names no callable",
+        "my_vit_for_doctor:number": "returned a int, not an nn.Module",
+        "my_vit_for_doctor:SIZE": "does not name a callable",
+        "my_vit_for_doctor:": "does not name a callable",
         "no_such_module_here:make": "there is no module 'no_such_module_here'",
-        "broken_for_doctor:make": "for want of the module 'a_package_nobody_has'",
+        "broken_for_doctor:make": "the module 'a_package_nobody_has' is missing",
         "vti": "neither a preset",
     }.items():
         with pytest.raises(VitreousError, match=message):
@@ -203,12 +203,11 @@ def test_a_callable_of_ones_own(tmp_path, monkeypatch) -> None:
 
 def test_presets_bring_their_facts() -> None:
     state = torch.get_rng_state()
-    model, facts = target_model("vit")
-    assert facts.arguments() == {
-        "factory": facts.factory, "input_shape": (1, 28, 28), "num_classes": 10, "fresh": True,
-    }  # fmt: skip
+    model, arguments = target_model("vit")
+    factory = arguments.pop("factory")
+    assert arguments == {"input_shape": (1, 28, 28), "num_classes": 10, "fresh": True}
     assert torch.equal(state, torch.get_rng_state())
-    assert type(facts.factory()) is type(model)
+    assert type(factory()) is type(model)
 
 
 # --- what a person reads -------------------------------------------------------------------------------------
@@ -216,10 +215,10 @@ def test_presets_bring_their_facts() -> None:
 
 def test_a_diagnosis_in_words_and_as_data() -> None:
     note = Finding("a-note", "note", "2 things.", "Because.", "Do nothing.")
-    broken = Finding("worse", "broken", "[1] of 3.", "It matters.", "Mend it.")
+    broken = Finding("worse", "broken", "[1] of 3.", "It matters.", "Fix it.")
     diagnosis = Diagnosis((note, broken), (), ("some-check",), 1.234)
     text = plain_text(diagnosis, "vit")
-    assert text.startswith("vit\nbroken worse: [1] of 3.\n  why: It matters.\n  mend: Mend it.\n")
+    assert text.startswith("vit\nbroken worse: [1] of 3.\n  why: It matters.\n  fix: Fix it.\n")
     assert text.endswith("in order: some-check\n1 broken, 1 note; 1 check in order, 0 not measured, 1.2 s\n")
     assert json.loads(json.dumps(diagnosis.as_json()))["findings"][1]["id"] == "worse"
     assert diagnosis.exit_code == 1

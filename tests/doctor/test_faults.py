@@ -94,7 +94,7 @@ class PatchDoesNotDivide(TinyViT):
 @has_only("patch-order-ignored")
 class NoPositions(TinyViT):
     def embed(self, images: Tensor) -> Tensor:
-        x = self.cut(images)
+        x = self.patchify(images)
         return torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions[:, :1]
 
 
@@ -134,7 +134,7 @@ class ClassTokenAsBuffer(TinyViT):
 @has_only("class-token-untrained")
 class DetachedClassToken(TinyViT):
     def embed(self, images: Tensor) -> Tensor:
-        x = self.cut(images)
+        x = self.patchify(images)
         return torch.cat([self.class_token.detach().expand(len(x), -1, -1), x], dim=1) + self.positions
 
 
@@ -148,7 +148,7 @@ class UnusedLayer(TinyViT):
 @has_only("parameters-without-gradient")
 class DetachedPositions(TinyViT):
     def embed(self, images: Tensor) -> Tensor:
-        x = self.cut(images)
+        x = self.patchify(images)
         return torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions.data
 
 

@@ -1,4 +1,4 @@
-"""Is what comes out what a loss function expects, and the same each time?"""
+"""Are the outputs what a loss function expects, and the same each time?"""
 
 from __future__ import annotations
 
@@ -7,124 +7,110 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from vitreous.doctor.findings import Finding
-from vitreous.doctor.inputs import kind_of, listed, log_probabilities, moved_probability, percent
-from vitreous.doctor.observe import DROPOUT, Calm, linear_feeding, linear_op
-from vitreous.doctor.subject import Patient, seed_everything
+from vitreous.doctor.findings import Finding, Level, finding, quoted
+from vitreous.doctor.model_io import kind_of, max_moved
+from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.doctor.randomness import DROPOUT, Deterministic, seed_everything
+from vitreous.doctor.recording import linear_feeding, linear_op
+from vitreous.reports.formats import percent, plural
 
 
-def not_finite(patient: Patient) -> Iterator[Finding]:
-    """NaN or infinity in the answer to ordinary inputs."""
-    with patient.borrowed() as model:
-        answers = patient.answers(model, patient.batch)
-    share = float((~torch.isfinite(answers)).float().mean())
+def not_finite(tested: ModelUnderTest) -> Iterator[Finding]:
+    """NaN or infinity in the outputs for ordinary inputs."""
+    with tested.borrowed() as model:
+        outputs = tested.outputs(model, tested.batch)
+    share = float((~torch.isfinite(outputs)).float().mean())
     if share:
-        yield Finding(
-            "answers-not-finite", "broken",
-            f"{percent(share)} of the outputs for {len(patient.batch)} images are NaN or infinite.",
-            "No loss, no gradient and no prediction can be had from them.",
-            "Look for a division by zero, a logarithm of zero, a softmax over a fully masked row, or diverged weights.",
-        )  # fmt: skip
-
-
-def probabilities(patient: Patient) -> Iterator[Finding]:
-    """Rows that are probabilities already; or, under random parameters, all within (0, 1): a sigmoid."""
-    with patient.borrowed(stirred=True) as model:
-        answers = patient.answers(model, patient.batch)
-    sums = answers.sum(1)
-    squashed = bool((answers > 0).all() and (answers < 1).all()) and answers.numel() >= 64
-    if patient.output_kind == "probabilities" or (squashed and patient.output_kind == "logits"):
-        what = (
-            f"every row sums to 1 (within {float((sums - 1).abs().max()):.0e})"
-            if patient.output_kind == "probabilities"
-            else "every output lies between 0 and 1, whatever the parameters"
+        yield finding(
+            "answers-not-finite", f"{percent(share)} of the outputs for {len(tested.batch)} images are NaN or infinite."
         )
-        yield Finding(
-            "probabilities-not-logits", "broken",
-            f"the model returns probabilities where logits are expected: for {len(answers)} images, {what}.",
-            "nn.CrossEntropyLoss applies softmax itself. Applied twice, the loss cannot fall below"
-            " ln(e + C − 1) − 1 (1.46 for 10 classes), and gradients are small: training looks stuck.",
-            "Return the last linear layer's output; take softmax only to show probabilities.",
-        )  # fmt: skip
 
 
-def log_probabilities_returned(patient: Patient) -> Iterator[Finding]:
-    with patient.borrowed() as model:
-        answers = patient.answers(model, patient.batch)
-    if patient.output_kind == "log-probabilities" and kind_of(answers) == "log-probabilities":
-        yield Finding(
-            "log-probabilities", "warning",
-            f"the model returns log-probabilities, not logits: for {len(answers)} images all outputs are at most 0 and"
-            f" their exponentials sum to 1 (within {float((answers.exp().sum(1) - 1).abs().max()):.0e}).",
-            "It wants nn.NLLLoss. nn.CrossEntropyLoss gives the same value at needless cost; but whatever takes the"
-            " output for logits (temperature, ensembles of logits, exports, a second loss) is given something else.",
-            "Drop log_softmax from forward and train with nn.CrossEntropyLoss.",
-        )  # fmt: skip
+def probabilities(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Rows that are probabilities; or, with random parameters, outputs all within (0, 1): a sigmoid."""
+    with tested.borrowed(randomised=True) as model:
+        outputs = tested.outputs(model, tested.batch)
+    if tested.output_kind == "probabilities":
+        what = f"every row sums to 1 (within {float((outputs.sum(1) - 1).abs().max()):.0e})"
+    elif tested.output_kind == "logits" and bool(((outputs > 0) & (outputs < 1)).all()) and outputs.numel() >= 64:
+        what = "every output is between 0 and 1, whatever the parameters"
+    else:
+        return
+    yield finding(
+        "probabilities-not-logits",
+        f"the model returns probabilities where logits are expected: for {len(outputs)} images, {what}.",
+    )
 
 
-def linear_after_linear(patient: Patient) -> Iterator[Finding]:
-    """A linear layer's output that enters another linear layer through views only, as it happened in a forward pass."""
-    pairs: dict[tuple[str, str], tuple[int, int, int]] = {}
-    for node in patient.recording.nodes:
+def log_probabilities_returned(tested: ModelUnderTest) -> Iterator[Finding]:
+    with tested.borrowed() as model:
+        outputs = tested.outputs(model, tested.batch)
+    if tested.output_kind == kind_of(outputs) == "log-probabilities":
+        yield finding(
+            "log-probabilities",
+            f"the model returns log-probabilities, not logits: for {len(outputs)} images all outputs are at most 0 and"
+            f" their exponentials sum to 1 (within {float((outputs.exp().sum(1) - 1).abs().max()):.0e}).",
+        )
+
+
+def linear_after_linear(tested: ModelUnderTest) -> Iterator[Finding]:
+    """A linear layer's output that enters another linear layer through views only, in a recorded forward pass."""
+    pairs: dict[Level, dict[tuple[str, str], tuple[int, int, int]]] = {"warning": {}, "note": {}}
+    for node in tested.recording.nodes:
         second = linear_op(node)
         first = linear_feeding(second.data) if second is not None else None
         if second is not None and first is not None:
-            pairs[first.weight, second.weight] = (first.in_features, first.out_features, second.out_features)
-    for level in ("warning", "note"):
-        # through a narrow middle (LoRA, factorised layers) two linear layers save parameters: that may be meant
-        chosen = {names: w for names, w in pairs.items() if (w[1] < min(w[0], w[2])) == (level == "note")}
-        if not chosen:
-            continue
-        (first_name, second_name), (into, middle, out) = next(iter(chosen.items()))
-        more = f", and {len(chosen) - 1} more pair{'s' * (len(chosen) > 2)}" if len(chosen) > 1 else ""
-        yield Finding(
-            "linear-after-linear", "warning" if level == "warning" else "note",
-            f"`{_layer(first_name)}` ({into} → {middle}) feeds `{_layer(second_name)}` ({middle} → {out}) with nothing"
-            f" between{more}: {into * middle + middle * out:,} weights do the work of one layer's {into * out:,}.",
-            "Two linear layers in a row are one linear layer: they cost more and can do no more.",
-            "Put a nonlinearity (GELU, ReLU, tanh) between them, or make them one.",
-        )  # fmt: skip
+            widths = first.in_features, first.out_features, second.out_features
+            # through a bottleneck (LoRA, factorised layers) two linear layers save parameters: maybe on purpose
+            level: Level = "note" if widths[1] < min(widths[0], widths[2]) else "warning"
+            pairs[level][first.weight, second.weight] = widths
+    for level, found in pairs.items():
+        for (first_weight, second_weight), (into, middle, out) in list(found.items())[:1]:
+            more = f", and {plural(len(found) - 1, 'more pair')}" if len(found) > 1 else ""
+            yield finding(
+                "linear-after-linear",
+                f"`{_layer(first_weight)}` ({into} → {middle}) feeds `{_layer(second_weight)}` ({middle} → {out}) with"
+                f" nothing between{more}: {into * middle + middle * out:,} weights do the work of one layer's"
+                f" {into * out:,}.",
+                level=level,
+            )
 
 
 def _layer(weight: str) -> str:
     return weight.removesuffix(".weight").removesuffix("_weight") or weight
 
 
-def dropout_in_eval(patient: Patient) -> Iterator[Finding]:
+def dropout_in_eval(tested: ModelUnderTest) -> Iterator[Finding]:
     """Dropout masks drawn although the model is in eval mode."""
-    drawn = [node for node in patient.recording.nodes if node.op in DROPOUT]
+    drawn = [node for node in tested.recording.nodes if node.op in DROPOUT]
     if drawn:
-        places = sorted({node.module or "forward" for node in drawn})
-        moved, _ = _moved_by_chance(patient, nullcontext())
-        yield Finding(
-            "dropout-in-eval", "broken",
-            f"dropout is active in eval mode: {len(drawn)} mask{'s' * (len(drawn) > 1)} a forward pass (in"
-            f" {listed(places)}); asked twice, up to {percent(moved)} of the probability moves.",
-            "Predictions change at random and are worse than the model can do.",
-            "F.dropout(x, p, training=self.training) or an nn.Dropout module; F.dropout alone is always on.",
-        )  # fmt: skip
+        modules = sorted({node.module or "forward" for node in drawn})
+        moved, _ = _moved_between_calls(tested, nullcontext())
+        yield finding(
+            "dropout-in-eval",
+            f"dropout is active in eval mode: {plural(len(drawn), 'mask')} per forward pass (in {quoted(modules)});"
+            f" between two calls, up to {percent(moved)} of the probability moves.",
+        )
 
 
-def not_deterministic(patient: Patient) -> Iterator[Finding]:
-    """Two answers to the same batch, dropout aside: random numbers drawn in forward, or a memory of earlier calls."""
-    moved, same_seed = _moved_by_chance(patient, Calm(only_dropout=True))
+def not_deterministic(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Outputs that vary, dropout aside: random numbers drawn in forward, or state kept from earlier calls."""
+    moved, same_seed = _moved_between_calls(tested, Deterministic(only_dropout=True))
     if moved > 1e-6 or same_seed > 1e-6:
-        yield Finding(
-            "nondeterministic-eval", "broken",
-            f"in eval mode the same images get another answer when asked again: up to {percent(max(moved, same_seed))}"
-            f" of the probability moves{', even from the same random seed' if same_seed > 1e-6 else ''}.",
-            "Nothing measured on this model can be repeated, and no two of its predictions agree.",
-            "Take random numbers (torch.randn in forward, noise, random crops) out of eval mode: `if self.training:`;"
-            " a token drawn in forward belongs in __init__ as an nn.Parameter.",
-        )  # fmt: skip
+        yield finding(
+            "nondeterministic-eval",
+            f"in eval mode the outputs for the same images differ between two calls: up to"
+            f" {percent(max(moved, same_seed))} of the probability moves"
+            f"{', even with the same random seed' if same_seed > 1e-6 else ''}.",
+        )
 
 
-def _moved_by_chance(patient: Patient, dice: AbstractContextManager) -> tuple[float, float]:
-    """How far answers move between two random seeds, and between two calls from the same seed; on stirred weights."""
-    answers = []
-    with patient.borrowed(stirred=True) as model:
-        for seed in (patient.seed, patient.seed + 1, patient.seed + 1):
+def _moved_between_calls(tested: ModelUnderTest, mode: AbstractContextManager) -> tuple[float, float]:
+    """Return the probability moved between two random seeds, and between two calls with the same seed."""
+    outputs = []
+    with tested.borrowed(randomised=True) as model:
+        for seed in (tested.seed, tested.seed + 1, tested.seed + 1):
             seed_everything(seed)
-            answers.append(log_probabilities(patient.answers(model, patient.batch, dice=dice), patient.output_kind))
-    first, second, again = answers
-    return float(moved_probability(first, second).max()), float(moved_probability(second, again).max())
+            outputs.append(tested.log_probabilities(model, tested.batch, mode=mode))
+    first, second, again = outputs
+    return max_moved(first, second), max_moved(second, again)

@@ -1,4 +1,4 @@
-"""Does every pixel count, and does it matter where it is?"""
+"""Does every pixel count, and does its position matter?"""
 
 from __future__ import annotations
 
@@ -7,22 +7,20 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from vitreous.doctor.findings import Finding, NotMeasured
-from vitreous.doctor.inputs import is_image, moved_probability, percent
-from vitreous.doctor.subject import Patient
+from vitreous.doctor.findings import Finding, NotMeasured, finding
+from vitreous.doctor.model_io import is_image, max_moved, total_variation
+from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.reports.formats import percent, plural
 
 
-def without_influence(patient: Patient) -> Iterator[Finding]:
-    """Pixels inside the image (or whole patches) that no answer depends on."""
-    dead = dead_inputs(patient)
-    if is_image(patient.shape):
-        bottom, right = _border(dead)
-        dead = dead.clone()
-        dead[dead.shape[0] - bottom :] = False
-        dead[:, dead.shape[1] - right :] = False
-    if not dead.any() or _still_matters(patient, dead):
+def without_influence(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Pixels inside the image (or whole patches) that no output depends on."""
+    dead = _dead_inputs(tested)
+    if is_image(tested.shape):
+        dead = dead & ~_border(dead)[2]
+    if not dead.any() or _still_matters(tested, dead):
         return
-    if is_image(patient.shape):
+    if is_image(tested.shape):
         rows, columns = dead.any(1).nonzero().flatten(), dead.any(0).nonzero().flatten()
         what = (
             f"{int(dead.sum())} of {dead.numel()} pixels ({percent(float(dead.float().mean()))}), all within rows"
@@ -30,115 +28,96 @@ def without_influence(patient: Patient) -> Iterator[Finding]:
         )
     else:
         what = f"{int(dead.sum())} of {dead.numel()} patches (first: number {int(dead.nonzero()[0])})"
-    yield Finding(
-        "patches-without-influence", "broken",
-        f"{what}, cannot influence the answer: their gradient is exactly 0 for {len(patient.batch)} images, and other"
+    yield finding(
+        "patches-without-influence",
+        f"{what}, cannot influence the output: their gradient is exactly 0 for {len(tested.batch)} images, and other"
         " values there change nothing (all parameters randomised).",
-        "What the model cannot see it cannot learn from; a token that nobody reads is computed for nothing.",
-        "Follow these patches through the model: a slice that drops them (x[:, 1:] where there is no class token), a"
-        " mask, or an output read from one token before any attention has mixed the others into it.",
-    )  # fmt: skip
-
-
-def border_cut_off(patient: Patient) -> Iterator[Finding]:
-    """Rows at the bottom or columns at the right that never enter."""
-    if not is_image(patient.shape):
-        raise NotMeasured("the input is patches, cut before the model sees them")
-    dead = dead_inputs(patient)
-    height, width = dead.shape
-    bottom, right = _border(dead)
-    if dead.all() or not (bottom or right):
-        return
-    border = torch.zeros_like(dead)
-    border[height - bottom :] = True
-    border[:, width - right :] = True
-    if _still_matters(patient, border):
-        return
-    lost = " and ".join(
-        f"the last {count} {axis}{'s' * (count > 1)}" for count, axis in ((bottom, "row"), (right, "column")) if count
     )
-    yield Finding(
-        "border-cut-off", "warning",
-        f"{lost} of the {height}×{width} image ({percent(float(border.float().mean()))} of its pixels) never reach the"
-        " answer: their gradient is exactly 0, and other values there change nothing.",
-        "The patch size does not divide the image, and what is left over is cut off without a word.",
-        "Choose a patch size that divides the image, or pad or resize the image to the next multiple"
-        " (vitreous: --set model.fit=pad or model.fit=resize).",
-    )  # fmt: skip
 
 
-def order_ignored(patient: Patient) -> Iterator[Finding]:
-    """Cut the image into blocks, shuffle the blocks: a model that knows positions answers otherwise."""
-    patient.require_repeatable()
-    batch = patient.batch[:16]
-    with patient.borrowed(stirred=True) as model:
-        answers = patient.log_probabilities(model, batch)
-        # how far apart two different images' answers are: the yardstick for "otherwise"
-        apart = float(moved_probability(answers, answers.roll(1, 0)).mean())
-        if len(batch) < 2 or apart < 1e-4:
-            raise NotMeasured("the answers hardly depend on the image, so its order cannot show")
-        for block in _block_sizes(patient):
-            shuffled = _shuffle(batch, block, patient.generator(3))
-            moved = float(moved_probability(answers, patient.log_probabilities(model, shuffled)).max())
-            # healthy: as far as between two images (0.3 to 3 of it); order-blind: float noise, 1e-5 of it
-            if moved < 1e-3 * apart:
+def border_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Rows at the bottom or columns at the right that the model ignores."""
+    if not is_image(tested.shape):
+        raise NotMeasured("the input is already split into patches")
+    dead = _dead_inputs(tested)
+    bottom, right, border = _border(dead)
+    if dead.all() or not border.any() or _still_matters(tested, border):
+        return
+    lost = [f"the last {plural(count, axis)}" for count, axis in ((bottom, "row"), (right, "column")) if count]
+    yield finding(
+        "border-cut-off",
+        f"{' and '.join(lost)} of the {dead.shape[0]}×{dead.shape[1]} image ({percent(float(border.float().mean()))} of"
+        " its pixels) never reach the output: their gradient is exactly 0, and other values there change nothing.",
+    )
+
+
+def order_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Shuffle blocks of the image: the outputs of a model with positions change."""
+    tested.require_repeatable()
+    batch = tested.batch[:16]
+    with tested.borrowed(randomised=True) as model:
+        original = tested.log_probabilities(model, batch)
+        between_images = float(total_variation(original, original.roll(1, 0)).mean())
+        if len(batch) < 2 or between_images < 1e-4:
+            raise NotMeasured("the outputs hardly depend on the image, so the order of its patches cannot matter")
+        for block in _block_sizes(tested):
+            shuffled = _shuffle(batch, block, tested.generator(3))
+            moved = max_moved(original, tested.log_probabilities(model, shuffled))
+            # healthy: as much as between two images (0.3 to 3 times); without positions: float noise, 1e-5 times
+            if moved < 1e-3 * between_images:
                 what = f"the {block}×{block} blocks of an image" if block else "the patches"
-                yield Finding(
-                    "patch-order-ignored", "warning",
+                yield finding(
+                    "patch-order-ignored",
                     f"the order of the patches does not matter: with {what} shuffled, {percent(moved)} of the"
-                    f" probability moves, against {percent(apart)} between two images (all parameters randomised).",
-                    "Attention treats its tokens as a set. Without positions the model sees a bag of patches, and"
-                    " shapes larger than a patch are lost.",
-                    "Add a learned (or sine-cosine) vector of its own to each token, before the first block. One vector"
-                    " added to all tokens encodes no order.",
-                )  # fmt: skip
+                    f" probability moves, against {percent(between_images)} between two images (all parameters"
+                    " randomised).",
+                )
                 return
 
 
-def dead_inputs(patient: Patient) -> Tensor:
-    """Pixels (H, W) or patches (N,) whose gradient is exactly 0 in every image, for a random reading of answers."""
-    with patient.borrowed(stirred=True) as model:
-        images = patient.batch.clone().requires_grad_()
-        answers = patient.answers(model, images, grad=True)
-        if not answers.requires_grad:
+def _dead_inputs(tested: ModelUnderTest) -> Tensor:
+    """Return the mask of pixels (H, W) or patches (N,) whose gradient is exactly 0 in every image."""
+    with tested.borrowed(randomised=True) as model:
+        images = tested.batch.clone().requires_grad_()
+        outputs = tested.outputs(model, images, grad=True)
+        if not outputs.requires_grad:
             raise NotMeasured("no gradient reaches the input")
-        reading = torch.randn(answers.shape, generator=patient.generator(4)).to(answers.device)
-        (gradient,) = torch.autograd.grad((answers * reading).sum(), images, allow_unused=True)
+        (gradient,) = tested.gradients(outputs, [images], offset=4)
     if gradient is None or not bool(torch.isfinite(gradient).all()):
         raise NotMeasured("no finite gradient reaches the input")
-    if is_image(patient.shape):
+    if is_image(tested.shape):
         return (gradient == 0).all(dim=(0, 1))
-    return (gradient == 0).flatten(2).all(-1).all(0) if gradient.ndim > 2 else (gradient == 0).all(0)
+    return (gradient == 0).reshape(*gradient.shape[:2], -1).all(-1).all(0)
 
 
-def _border(dead: Tensor) -> tuple[int, int]:
-    """How many whole rows at the bottom and columns at the right are dead."""
-    rows, columns = dead.all(1).flip(0), dead.all(0).flip(0)
-    return int(rows.cumprod(0).sum()), int(columns.cumprod(0).sum())
+def _border(dead: Tensor) -> tuple[int, int, Tensor]:
+    """Return how many whole rows at the bottom and columns at the right are dead, and a mask of them."""
+    rows, columns = dead.all(1).flip(0).cumprod(0).flip(0).bool(), dead.all(0).flip(0).cumprod(0).flip(0).bool()
+    return int(rows.sum()), int(columns.sum()), rows[:, None] | columns
 
 
-def _still_matters(patient: Patient, dead: Tensor) -> bool:
-    """Whether other values there change the answer after all: a step without gradient (rounding, detach) hides it."""
-    patient.require_repeatable()
-    batch, other = patient.batch, patient.made_up(len(patient.batch), offset=5)
-    mask = dead if is_image(patient.shape) else dead.view(-1, *[1] * (len(patient.shape) - 1))
-    with patient.borrowed(stirred=True) as model:
-        before = patient.log_probabilities(model, batch)
-        after = patient.log_probabilities(model, torch.where(mask, other, batch))
-    return float(moved_probability(before, after).max()) > 1e-6
+def _still_matters(tested: ModelUnderTest, dead: Tensor) -> bool:
+    """Whether other values there change the output after all: a step without gradient (rounding, detach) hides it."""
+    tested.require_repeatable()
+    batch, other = tested.batch, tested.synthetic_inputs(len(tested.batch), offset=5)
+    mask = dead if is_image(tested.shape) else dead.view(-1, *[1] * (len(tested.shape) - 1))
+    with tested.borrowed(randomised=True) as model:
+        before = tested.log_probabilities(model, batch)
+        after = tested.log_probabilities(model, torch.where(mask, other, batch))
+    return max_moved(before, after) > 1e-6
 
 
-def _block_sizes(patient: Patient) -> list[int]:
-    """Which blocks to shuffle; 0 stands for the patches of an input that is patches already.
+def _block_sizes(tested: ModelUnderTest) -> list[int]:
+    """Return the sides of the blocks to shuffle; 0 stands for the patches of an input that is already patches.
 
-    The model's own patch size is not known here. A model blind to the order of P×P patches is blind to that of every
-    larger block whose side is a multiple of P, so all sides are tried; of large images only those that divide them.
+    The model's patch size is unknown here. A model blind to the order of P×P patches is also blind to that of larger
+    blocks whose side is a multiple of P, so all sides are tried; for large images only those that divide them.
     """
-    if not is_image(patient.shape):
-        if len(patient.shape) < 2 or patient.shape[0] < 2:
+    if not is_image(tested.shape):
+        if len(tested.shape) < 2 or tested.shape[0] < 2:
             raise NotMeasured("the input has no patches to reorder")
         return [0]
-    height, width = patient.shape[1:]
+    height, width = tested.shape[1:]
     short = min(height, width)
     sides = range(1, short // 2 + 1)
     return [side for side in sides if short <= 64 or (height % side == 0 and width % side == 0 and side >= 4)]
@@ -146,11 +125,11 @@ def _block_sizes(patient: Patient) -> list[int]:
 
 def _shuffle(images: Tensor, block: int, generator: torch.Generator) -> Tensor:
     if not block:
-        return images[:, _no_stone_unturned(images.shape[1], generator).to(images.device)]
+        return images[:, _derangement(images.shape[1], generator).to(images.device)]
     rows, columns = images.shape[2] // block, images.shape[3] // block
-    inner = images[:, :, : rows * block, : columns * block]  # what is left over stays where it is
+    inner = images[:, :, : rows * block, : columns * block]  # the remainder stays in place
     blocks = inner.unflatten(3, (columns, block)).unflatten(2, (rows, block)).transpose(3, 4).flatten(2, 3)
-    blocks = blocks[:, :, _no_stone_unturned(rows * columns, generator).to(images.device)]
+    blocks = blocks[:, :, _derangement(rows * columns, generator).to(images.device)]
     shuffled = images.clone()
     shuffled[:, :, : rows * block, : columns * block] = (
         blocks.unflatten(2, (rows, columns)).transpose(3, 4).flatten(4, 5).flatten(2, 3)
@@ -158,8 +137,8 @@ def _shuffle(images: Tensor, block: int, generator: torch.Generator) -> Tensor:
     return shuffled
 
 
-def _no_stone_unturned(count: int, generator: torch.Generator) -> Tensor:
-    """A random order in which nothing stays in its place: one cycle through all. Of few blocks, a plain shuffle may."""
+def _derangement(count: int, generator: torch.Generator) -> Tensor:
+    """Return a random order without fixed points (one cycle); a plain shuffle of few blocks may change nothing."""
     cycle = torch.randperm(count, generator=generator)
     order = torch.empty_like(cycle)
     order[cycle] = cycle.roll(1)
