@@ -12,7 +12,7 @@ from vitreous.doctor import Diagnosis, checks_fresh, diagnose
 from vitreous.models import build
 
 SMALL = ["vit", "vit-p4", "vit-hybrid", "cnn"]
-LARGE = [name for name in PRESETS if name not in SMALL and not name.startswith("post-")]  # 224 pixels
+LARGE = [name for name in PRESETS if preset(name).model.image_size == (224, 224)]
 
 #: What is never measured without data.
 NEEDS_DATA = {

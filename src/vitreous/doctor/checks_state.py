@@ -30,8 +30,8 @@ def unregistered(tested: ModelUnderTest) -> Iterator[Finding]:
     size = sum(tensor.numel() for tensor in found.values())
     yield finding(
         "unregistered-tensors",
-        f"{plural(len(found), 'tensor')} ({quoted(found)}; {plural(size, 'value')}) registered neither as parameter nor"
-        f" as buffer; other values there move {percent(moved)} of the probability.",
+        f"{plural(len(found), 'tensor')} registered neither as parameter nor as buffer: {quoted(found)}"
+        f" ({plural(size, 'value')}); other values there move {percent(moved)} of the probability.",
         level="warning" if moved > SAME_PREDICTION else "note",
     )
 
