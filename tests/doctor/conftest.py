@@ -1,4 +1,4 @@
-"""A small healthy ViT, written by hand, that the tests break in one place at a time."""
+"""A small healthy ViT that the tests break in one way at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitreous.doctor import checks_fresh, model_under_test
+from vitreous.doctor import model_under_test
+from vitreous.doctor.checks import fresh
 
 
 class TinyBlock(nn.Module):
@@ -34,7 +35,7 @@ class TinyBlock(nn.Module):
 
 
 class TinyViT(nn.Module):
-    """12×12 images, 4×4 patches: nine tokens and the class token; every step is a method to override."""
+    """12×12 images, 4×4 patches: nine patches and the class token; every step is a method to override."""
 
     dim, patch, size, depth, block = 24, 4, 12, 2, TinyBlock
 
@@ -72,7 +73,7 @@ class TinyViT(nn.Module):
 def _plenty_of_time(monkeypatch) -> None:
     """Lift the time limit of a minute, which a busy machine could exceed."""
     monkeypatch.setattr(model_under_test, "TIME_LIMIT_SECONDS", 600.0)
-    monkeypatch.setattr(checks_fresh, "OVERFIT_SECONDS", 600.0)
+    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 600.0)
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,8 @@ Everything is measured on the running model; source code and class names are nev
 what it needs is reported as not measured.
 """
 
-from vitreous.doctor.diagnosis import CHECKS, diagnose
+from vitreous.doctor.checks import CHECKS
+from vitreous.doctor.diagnosis import diagnose
 from vitreous.doctor.findings import Diagnosis, Finding, NotMeasured
 from vitreous.doctor.render import plain_text, render
 from vitreous.doctor.target import diagnose_target, target_model

@@ -1,63 +1,20 @@
-"""The list of checks, and `diagnose`, which runs them all on one model."""
+"""`diagnose`: run all checks on one model."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitreous.doctor import (
-    checks_attention,
-    checks_batch,
-    checks_data,
-    checks_fresh,
-    checks_outputs,
-    checks_patches,
-    checks_state,
-)
+from vitreous.doctor.checks import CHECKS
 from vitreous.doctor.findings import Diagnosis, Finding, NotMeasured, Unmeasured
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.randomness import restored_global_state
 from vitreous.errors import VitreousError
-
-Check = Callable[[ModelUnderTest], Iterator[Finding]]
-
-#: Every check under its name in `healthy` and `not_measured`. A finding has the name of its check, or a more specific
-#: one (activations-vanish).
-CHECKS: tuple[tuple[str, Check], ...] = (
-    ("answers-not-finite", checks_outputs.not_finite),
-    ("batch-dependence", checks_batch.batch_dependence),
-    ("tokens-never-attend", checks_batch.tokens_never_attend),
-    ("patches-without-influence", checks_patches.without_influence),
-    ("border-cut-off", checks_patches.border_ignored),
-    ("patch-order-ignored", checks_patches.order_ignored),
-    ("unregistered-tensors", checks_state.unregistered),
-    ("class-token-untrained", checks_state.class_token_untrained),
-    ("parameters-without-gradient", checks_state.parameters_without_gradient),
-    ("state-lost-on-reload", checks_state.lost_on_reload),
-    ("probabilities-not-logits", checks_outputs.probabilities),
-    ("log-probabilities", checks_outputs.log_probabilities_returned),
-    ("linear-after-linear", checks_outputs.linear_after_linear),
-    ("dropout-in-eval", checks_outputs.dropout_in_eval),
-    ("nondeterministic-eval", checks_outputs.not_deterministic),
-    ("attention-scale", checks_attention.scale),
-    ("softmax-axis", checks_attention.softmax_axis),
-    ("attention-blown-up", checks_attention.blown_up),
-    ("attention-collapsed", checks_attention.collapsed),
-    ("first-loss", checks_fresh.first_loss),
-    ("activations-with-depth", checks_fresh.activations_with_depth),
-    ("gradients-with-depth", checks_fresh.gradients_with_depth),
-    ("cannot-overfit", checks_fresh.cannot_overfit),
-    ("inputs-wrong-range", checks_data.wrong_range),
-    ("inputs-not-normalised", checks_data.not_normalised),
-    ("inputs-channel-order", checks_data.channel_order),
-    ("labels-out-of-range", checks_data.labels_out_of_range),
-    ("train-test-overlap", checks_data.train_test_overlap),
-)
 
 
 def diagnose(

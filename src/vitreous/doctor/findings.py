@@ -35,13 +35,13 @@ class Finding:
 
 
 @cache
-def _explanations() -> dict[str, dict[str, Any]]:
+def explanations() -> dict[str, dict[str, Any]]:
     return tomllib.loads(resources.files("vitreous.doctor").joinpath("findings.toml").read_text(encoding="utf-8"))
 
 
 def finding(id: str, measured: str, *, level: Level | None = None) -> Finding:
     """Return a finding with its explanation; `level` overrides the usual one."""
-    explanation = _explanations()[id]
+    explanation = explanations()[id]
     why, fix = (" ".join(explanation[key].split()) for key in ("why", "fix"))
     return Finding(id, level or explanation["level"], measured, why, fix)
 

@@ -73,25 +73,21 @@ class Deterministic(TorchDispatchMode):
 
 
 def _expected_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    name = func.overloadpacket.__name__
+    name, given = func.overloadpacket.__name__, args[1:]
     if name == "native_dropout":
         return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
     if name == "bernoulli":  # the input holds the probabilities, unless one is given
-        return args[0].clone() if len(args) == 1 else torch.full_like(args[0], args[1])
+        return torch.full_like(args[0], given[0]) if given else args[0].clone()
     result = func(*args, **kwargs)
     if name == "bernoulli_":
-        probability = args[1] if len(args) > 1 else 0.5
-        return result.copy_(torch.as_tensor(probability, device=result.device).expand_as(result))
-    if name in ("rand", "rand_like"):
-        return result.fill_(0.5)
-    if name in ("randn", "randn_like"):
-        return result.fill_(0.0)
+        return result.copy_(torch.as_tensor(given[0] if given else 0.5, device=result.device).expand_as(result))
+    expected = {"rand": 0.5, "rand_like": 0.5, "randn": 0.0, "randn_like": 0.0}.get(name)
     if name == "normal_":
-        return result.fill_(args[1] if len(args) > 1 else 0.0)
-    if name == "uniform_":
-        low, high = (args[1] if len(args) > 1 else 0.0), (args[2] if len(args) > 2 else 1.0)
-        return result.fill_((low + high) / 2)
-    return result
+        expected = given[0] if given else 0.0
+    elif name == "uniform_":
+        low, high = (*given, *(0.0, 1.0)[len(given) :])[:2]
+        expected = (low + high) / 2
+    return result if expected is None else result.fill_(expected)
 
 
 class Reseeded(TorchDispatchMode):

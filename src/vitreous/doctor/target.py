@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from vitreous.doctor.findings import Diagnosis
 from vitreous.errors import ConfigError, DataError, VitreousError
 from vitreous.hardware import prepare
 from vitreous.models import build
+from vitreous.reports.formats import join
 from vitreous.runs import Run, is_run
 
 _MAX_PIXELS = 2**28  # 1 GB of float32: all of MNIST and CIFAR-10, a sample of larger data
@@ -89,8 +91,9 @@ def _import_model(target: str) -> tuple[nn.Module, dict[str, Any]]:
     for name in filter(None, path.split(".")):
         if not hasattr(found, name):
             names = sorted(key for key, value in vars(found).items() if callable(value) and not key.startswith("_"))
-            available = ", ".join(names[:12]) or "nothing"
-            raise VitreousError(f"{target!r}: {module_name} has no {path!r}; it has {available}")
+            raise VitreousError(
+                f"{target!r}: {module_name} has no {path!r}; it has {join(names, most=12) or 'nothing'}"
+            )
         found = getattr(found, name)
     if isinstance(found, nn.Module):
         return found, {}
@@ -131,10 +134,7 @@ def _data_arguments(config: DataConfig, preprocessing: Preprocessing | None) -> 
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
-    try:
-        shape = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise ConfigError(f"--input-shape {text!r}: expected numbers with commas, as in 1,28,28")
-    return shape
+    text = text.replace(" ", "")
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
+        raise ConfigError(f"--input-shape {text!r}: expected positive numbers with commas, as in 1,28,28")
+    return tuple(map(int, text.split(",")))

@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from vitreous.doctor.checks_batch import SAME_PREDICTION
+from vitreous.doctor.checks.batch import SAME_PREDICTION
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.model_io import max_moved
 from vitreous.doctor.model_under_test import ModelUnderTest, randomise_parameters, unregistered_tensors
@@ -118,7 +118,7 @@ def _class_tokens(tested: ModelUnderTest) -> dict[str, str]:
             is_vector = parent.tensor.shape[-1] == width and leaf.tensor.numel() <= 8 * width  # up to 8 registers
             if axis < 2 and leaf.name and not leaf.from_input and is_vector:
                 found[leaf.name] = leaf.kind
-    if not found:  # it may be copied into place instead of concatenated: then only its name identifies it
+    if not found:  # it may be copied in instead of concatenated: then only its name identifies it
         everything = dict.fromkeys(unregistered_tensors(tested.model), "plain")
         everything |= dict.fromkeys(dict(tested.model.named_buffers()), "buffer")
         everything |= dict.fromkeys(dict(tested.model.named_parameters()), "parameter")
