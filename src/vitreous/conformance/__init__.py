@@ -5,7 +5,8 @@
         print(row.item, "|", row.here, "|", row)
 
 The paper is "An Image is Worth 16×16 Words" (Dosovitskiy et al., 2021). Its items were read in a public transcription
-(version 2) and in the authors' code, google-research/vision_transformer; what neither states is "not confirmed".
+(version 2) and in the authors' code, google-research/vision_transformer, and are listed in paper.toml; what neither
+states is "not confirmed".
 """
 
 from __future__ import annotations
@@ -17,37 +18,13 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from vitreous.config import Config, ModelConfig
-from vitreous.conformance import equations, initialisation, positions, settings
-from vitreous.conformance.rows import Item, Row, Subject, Verdict
+from vitreous.conformance import equations, initialisation, positions, settings  # noqa: F401 - they register rows
+from vitreous.conformance.rows import ITEMS, Item, Row, Subject, Verdict
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 __all__ = ["ITEMS", "Item", "Row", "Subject", "Verdict", "as_json", "conformance", "conformance_table"]
-
-#: In the order of the paper.
-ITEMS: tuple[Item, ...] = (
-    equations.tokens,
-    equations.attention_layer,
-    equations.mlp_layer,
-    equations.representation,
-    positions.class_token,
-    positions.positions,
-    equations.gelu,
-    equations.norm_eps,
-    settings.depth,
-    settings.width,
-    settings.mlp_size,
-    settings.heads,
-    settings.parameters,
-    initialisation.initialisation,
-    initialisation.pretraining_head,
-    settings.table_3,
-    initialisation.finetuning_head,
-    settings.fine_tuning,
-    positions.interpolation,
-    positions.position_variants,
-)
 
 
 def conformance(config: Config | ModelConfig, model: nn.Module | None = None) -> list[Row]:
@@ -56,7 +33,7 @@ def conformance(config: Config | ModelConfig, model: nn.Module | None = None) ->
     A bare model configuration has no training settings: those rows do not apply.
     """
     subject = Subject(config.model, config, model) if isinstance(config, Config) else Subject(config, None, model)
-    return [item(subject) for item in ITEMS]
+    return [item.compare(subject) for item in ITEMS]
 
 
 def as_json(rows: list[Row]) -> dict[str, Any]:

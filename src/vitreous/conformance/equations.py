@@ -17,13 +17,13 @@ from torch import Tensor
 
 from vitreous.conformance.measurements import TOLERANCE, activation_of, equal, gap, layer_norm, measure_eps, noise
 from vitreous.conformance.parts import BlockParts, Parts
-from vitreous.conformance.rows import Measurement, Subject, differs, item, same, same_unless
+from vitreous.conformance.rows import Measurement, Subject, differs, measures, same, same_unless
 from vitreous.reports.formats import by, plural
 
 # --- Eq. 1 ---------------------------------------------------------------------------------------------------
 
 
-@item("eq1", "Eq. 1", "z_0 = [x_class; x_p¹E; …; x_pᴺE] + E_pos", without_tokens="no tokens")
+@measures("eq1")
 def tokens(subject: Subject) -> Measurement:
     parts = subject.parts
     a, b = noise(1, *subject.image_shape), noise(1, *subject.image_shape, seed=1)
@@ -106,17 +106,12 @@ def mlp(z: Tensor, block: BlockParts) -> Tensor:
     return F.linear(activation_of(block)(hidden), block.fc2.weight, block.fc2.bias)
 
 
-@item("eq2", "Eq. 2", "z′ = MSA(LN(z)) + z, MSA as in Eq. 5–8", without_tokens="no encoder layers")
+@measures("eq2")
 def attention_layer(subject: Subject) -> Measurement:
     return _compare_blocks(subject, attention, "MSA", "z")
 
 
-@item(
-    "eq3",
-    "Eq. 3",
-    "z = MLP(LN(z′)) + z′, MLP: two linear layers, GELU between",
-    without_tokens="no encoder layers",
-)
+@measures("eq3")
 def mlp_layer(subject: Subject) -> Measurement:
     return _compare_blocks(subject, mlp, "MLP", "z′")
 
@@ -160,12 +155,7 @@ def _compare_blocks(
 # --- Eq. 4 ---------------------------------------------------------------------------------------------------
 
 
-@item(
-    "eq4",
-    "Eq. 4",
-    "y = LN(z_L⁰): only the class token is read, normalised",
-    without_tokens="the head reads all features of the last convolution",
-)
+@measures("eq4")
 @torch.no_grad()
 def representation(subject: Subject) -> Measurement:
     classify, width = subject.parts.classify, subject.parts.width
@@ -191,11 +181,7 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@item(
-    "gelu",
-    "GELU",
-    "GELU (Sec. 3.1 does not state which form); the authors' code: Flax's default, the tanh approximation",
-)
+@measures("gelu")
 @torch.no_grad()
 def gelu(subject: Subject) -> Measurement:
     values, kinds = torch.linspace(-5, 5, 64, dtype=torch.float64), set()
@@ -211,7 +197,7 @@ def gelu(subject: Subject) -> Measurement:
     return same(here, note if exact in kinds else "as in the authors' code")
 
 
-@item("norm-eps", "LayerNorm ε", "not in the text; the authors' code: Flax's default, 1e-6")
+@measures("norm-eps")
 def norm_eps(subject: Subject) -> Measurement:
     norms = [norm for block in subject.parts.blocks() for norm in (block.norm1, block.norm2)]
     norms += [subject.parts.final_norm] if subject.parts.final_norm is not None else []

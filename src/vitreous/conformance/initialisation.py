@@ -10,16 +10,10 @@ from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
 from vitreous.conformance.measurements import equal, noise
-from vitreous.conformance.rows import Measurement, Subject, differs, does_not_apply, item, same, same_unless
+from vitreous.conformance.rows import Measurement, Subject, differs, does_not_apply, measures, same, same_unless
 
 
-@item(
-    "initialisation",
-    "Initialisation",
-    "not in the text; the authors' code: Xavier-uniform matrices, MLP biases N(0, 1e-6), other biases 0, positions"
-    " N(0, 0.02), class token 0, patch kernel LeCun-normal (truncated at 2σ), norms 1 and 0",
-    unconfirmed="that the paper's models were initialised as its code does now (Flax's defaults may have changed)",
-)
+@measures("initialisation")
 def initialisation(subject: Subject) -> Measurement:
     """Statistics of a fresh model: a trained one no longer shows its initialisation."""
     if not isinstance(subject.fresh_config, ViTConfig):
@@ -82,7 +76,7 @@ def head_kind(subject: Subject) -> str:
     return "tanh mlp" if len(layers) == 2 and equal(layers[1](layers[0](a).tanh()), head(a)) else "other"
 
 
-@item("head-pretraining", "Head, pre-training", "an MLP with one hidden layer, tanh (Sec. 3.1, App. D.3)")
+@measures("head-pretraining")
 def pretraining_head(subject: Subject) -> Measurement:
     kind = head_kind(subject)
     if kind == "linear":
@@ -92,11 +86,7 @@ def pretraining_head(subject: Subject) -> Measurement:
     return differs("neither a linear layer nor one tanh hidden layer", "another head than either of the paper's")
 
 
-@item(
-    "head-finetuning",
-    "Head, fine-tuning",
-    "a single linear layer D × classes that starts at zero (Sec. 3.2, App. B.1.1)",
-)
+@measures("head-finetuning")
 def finetuning_head(subject: Subject) -> Measurement:
     if head_kind(subject) != "linear":
         return does_not_apply("this model's head has more than one layer: not the fine-tuning head")

@@ -12,11 +12,11 @@ from torch import nn
 
 from vitreous.config import ViTConfig
 from vitreous.conformance.measurements import POSITION_KINDS, noise
-from vitreous.conformance.rows import Measurement, Subject, differs, does_not_apply, item, same
+from vitreous.conformance.rows import Measurement, Subject, differs, does_not_apply, measures, same
 from vitreous.reports.formats import by
 
 
-@item("class-token", "Class token", "a learned vector in front of the patches (z_0⁰ = x_class), as BERT's [class]")
+@measures("class-token")
 def class_token(subject: Subject) -> Measurement:
     parts = subject.parts
     z0 = parts.embed(noise(2, *subject.image_shape))
@@ -32,19 +32,13 @@ def class_token(subject: Subject) -> Measurement:
     return same("a learned vector, first of the tokens")
 
 
-@item("positions", "Positions", "learned 1-D embeddings, one per token, added once before the first layer")
+@measures("positions")
 def positions(subject: Subject) -> Measurement:
     here = POSITION_KINDS[subject.position_kind]
     return same(here) if subject.position_kind == "learned" else differs(here, "not the paper's default")
 
 
-@item(
-    "position-variants",
-    "Appendix D.4",
-    "tried: none, 1-D, 2-D (row and column, D/2 each), relative (1-D offsets, as a bias of the logits)",
-    unconfirmed="whether the relative logits are scaled by 1/√D_h like the others, as here: the appendix does not"
-    " state it",
-)
+@measures("position-variants")
 def position_variants(subject: Subject) -> Measurement:
     here = POSITION_KINDS[subject.position_kind]
     if subject.position_kind in ("none", "learned", "learned-2d", "relative"):
@@ -52,12 +46,7 @@ def position_variants(subject: Subject) -> Measurement:
     return differs(here, "not among the appendix's variants")
 
 
-@item(
-    "interpolation",
-    "New resolution",
-    "pre-trained positions are interpolated in 2-D by their location in the image; the patch size stays"
-    " (the authors' code: bilinear, corners on corners; the class token's position untouched)",
-)
+@measures("interpolation")
 def interpolation(subject: Subject) -> Measurement:
     """Resize this model's positions to half as many rows again, by the package's rule and by the authors' own call."""
     config, model = subject.measured_config, subject.model

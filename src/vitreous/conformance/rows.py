@@ -1,10 +1,12 @@
-"""Rows of the conformance report, the model they are measured on, and how an item is declared."""
+"""Rows of the conformance report, the model they are measured on, and the items of paper.toml."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -100,13 +102,16 @@ def reduced(config: ModelConfig) -> ModelConfig:
     )
 
 
-# --- declaring items -----------------------------------------------------------------------------------------
+# --- items and their measurements ----------------------------------------------------------------------------
 
 
 class Measurement(NamedTuple):
     here: str
     verdict: Verdict
     note: str = ""
+
+
+Measure = Callable[[Subject], Measurement]
 
 
 def same(here: str, note: str = "") -> Measurement:
@@ -127,30 +132,36 @@ def same_unless(faults: list[str], here: str, note: str = "") -> Measurement:
 
 @dataclass(frozen=True)
 class Item:
-    """One item of the paper and the function that measures it; calling it returns the row."""
+    """One item of the paper, as in paper.toml."""
 
     id: str
     item: str
     paper: str
-    measure: Callable[[Subject], Measurement]
-    unconfirmed: str
-    without_tokens: str | None
+    unconfirmed: str = ""
+    without_tokens: str = ""  # how a CNN differs; empty: the item does not apply to it
+    any_model: bool = False  # measured on a CNN too
 
-    def __call__(self, subject: Subject) -> Row:
-        if self.without_tokens is None or has_tokens(subject.model_config):
-            measurement = self.measure(subject)
+    def compare(self, subject: Subject) -> Row:
+        no_tokens = "a convolutional network: it has no tokens and no attention"
+        if self.any_model or has_tokens(subject.model_config):
+            measurement = _MEASURES[self.id](subject)
+        elif self.without_tokens:
+            measurement = differs(no_tokens, self.without_tokens)
         else:
-            no_tokens = "a convolutional network: it has no tokens and no attention"
-            measurement = differs(no_tokens, self.without_tokens) if self.without_tokens else does_not_apply(no_tokens)
+            measurement = does_not_apply(no_tokens)
         return Row(self.id, self.item, self.paper, *measurement, unconfirmed=self.unconfirmed)
 
 
-def item(
-    id: str, name: str, paper: str, *, unconfirmed: str = "", without_tokens: str | None = ""
-) -> Callable[[Callable[[Subject], Measurement]], Item]:
-    """Declare a measurement as an item of the report.
+_PAPER = resources.files("vitreous.conformance").joinpath("paper.toml").read_text(encoding="utf-8")
+ITEMS = tuple(Item(id, **fields) for id, fields in tomllib.loads(_PAPER).items())  # in the order of the paper
+_MEASURES: dict[str, Measure] = {}
 
-    A model without tokens differs by `without_tokens`; the item does not apply to it if that is empty, and is measured
-    like any other if it is None.
-    """
-    return lambda measure: Item(id, name, paper, measure, unconfirmed, without_tokens)
+
+def measures(id: str) -> Callable[[Measure], Measure]:
+    """Register the function that measures an item."""
+
+    def register(measure: Measure) -> Measure:
+        _MEASURES[id] = measure
+        return measure
+
+    return register

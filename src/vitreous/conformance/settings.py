@@ -7,10 +7,11 @@ The paper's values were read in a public transcription of its appendix and in th
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from vitreous.config import Config, ModelConfig, ViTConfig
-from vitreous.conformance.rows import Item, Measurement, Subject, differs, does_not_apply, item, same, same_unless
+from vitreous.conformance.rows import Measurement, Subject, differs, does_not_apply, measures, same, same_unless
 from vitreous.models import count_parameters
 from vitreous.models.summary import count_parameters_of
 from vitreous.reports.formats import by
@@ -51,21 +52,15 @@ def nearest_variant(sizes: Sizes) -> str:
     return max(TABLE_1, key=closeness)
 
 
-def _size_item(field: str, name: str) -> Item:
-    paper = ", ".join(f"{variant} {getattr(sizes, field)}" for variant, sizes in TABLE_1.items())
-
-    @item(f"table1-{field.replace('_', '-')}", f"Table 1: {name}", paper)
-    def measure(subject: Subject) -> Measurement:
-        sizes = sizes_of(subject)
-        variant, here = nearest_variant(sizes), getattr(sizes, field)
-        expected = getattr(TABLE_1[variant], field)
-        return same(str(here), variant) if here == expected else differs(str(here), f"nearest is {variant}, {expected}")
-
-    return measure
+def _compare_size(subject: Subject, field: str) -> Measurement:
+    sizes = sizes_of(subject)
+    variant, here = nearest_variant(sizes), getattr(sizes, field)
+    expected = getattr(TABLE_1[variant], field)
+    return same(str(here), variant) if here == expected else differs(str(here), f"nearest is {variant}, {expected}")
 
 
-depth, width = _size_item("depth", "layers"), _size_item("dim", "width D")
-mlp_size, heads = _size_item("mlp_dim", "MLP size"), _size_item("num_heads", "heads")
+for _field in Sizes._fields:
+    measures(f"table1-{_field.replace('_', '-')}")(partial(_compare_size, field=_field))
 
 
 def parameters_by_the_equations(variant: Sizes, config: ModelConfig) -> int:
@@ -80,12 +75,7 @@ def parameters_by_the_equations(variant: Sizes, config: ModelConfig) -> int:
     return embedding + variant.depth * block + 2 * D + (D + 1) * config.num_classes
 
 
-@item(
-    "table1-parameters",
-    "Table 1: parameters",
-    "Base 86M, Large 307M, Huge 632M (by the equations L/16 has 304,326,632 and L/32 306,535,400)",
-    unconfirmed="how the table's 307M for Large was counted",
-)
+@measures("table1-parameters")
 def parameters(subject: Subject) -> Measurement:
     config, given = subject.model_config, subject.given
     count = count_parameters_of(config) if given is None else count_parameters(given)
@@ -185,15 +175,7 @@ def _compare(settings: list[Setting], config: Config, prefix: str = "") -> Measu
     return same_unless(faults, f"{prefix}{len(settings) - len(faults)} of {len(settings)} settings")
 
 
-@item(
-    "table3",
-    "Table 3: training",
-    "Adam β = (0.9, 0.999), batch 4096, 10k warm-up steps, 224 pixels; JFT: linear decay, weight decay 0.1;"
-    " ImageNet-21k: linear, 0.03, dropout 0.1; ImageNet: cosine, 0.3, dropout 0.1, clipped at norm 1",
-    unconfirmed="whether the paper's Adam decouples weight decay, as AdamW does; label smoothing (Table 3 does not"
-    " mention any)",
-    without_tokens=None,
-)
+@measures("table3")
 def table_3(subject: Subject) -> Measurement:
     config = subject.config
     if config is None:
@@ -204,13 +186,7 @@ def table_3(subject: Subject) -> Measurement:
     return min(measured, key=lambda row: row.note.count(", paper "))
 
 
-@item(
-    "finetuning",
-    "Fine-tuning settings",
-    "SGD, momentum 0.9, no weight decay, batch 512, cosine, clipped at norm 1, 384 pixels; learning rates by data set",
-    unconfirmed="warm-up: Table 4 does not give one (the authors' code: 500 steps)",
-    without_tokens=None,
-)
+@measures("finetuning")
 def fine_tuning(subject: Subject) -> Measurement:
     config = subject.config
     if config is None:

@@ -42,8 +42,7 @@ def explanations() -> dict[str, dict[str, Any]]:
 def finding(id: str, measured: str, *, level: Level | None = None) -> Finding:
     """Return a finding with its explanation; `level` overrides the usual one."""
     explanation = explanations()[id]
-    why, fix = (" ".join(explanation[key].split()) for key in ("why", "fix"))
-    return Finding(id, level or explanation["level"], measured, why, fix)
+    return Finding(id, level or explanation["level"], measured, explanation["why"], explanation["fix"])
 
 
 @dataclass(frozen=True)
