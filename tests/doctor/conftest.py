@@ -1,4 +1,4 @@
-"""A small healthy ViT, written by hand, that the tests break in one place at a time."""
+"""A small healthy ViT that the tests break in one way at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from vitreous.doctor import checks_fresh, patient
+from vitreous.doctor import model_under_test
+from vitreous.doctor.checks import fresh
 
 
 class TinyBlock(nn.Module):
@@ -34,7 +35,7 @@ class TinyBlock(nn.Module):
 
 
 class TinyViT(nn.Module):
-    """12×12 images, 4×4 patches: nine tokens and the class token; every step is a method to override."""
+    """12×12 images, 4×4 patches: nine patches and the class token; every step is a method to override."""
 
     dim, patch, size, depth, block = 24, 4, 12, 2, TinyBlock
 
@@ -49,11 +50,11 @@ class TinyViT(nn.Module):
         self.head = nn.Linear(self.dim, 10)
         nn.init.zeros_(self.head.weight)
 
-    def cut(self, images: Tensor) -> Tensor:
+    def patchify(self, images: Tensor) -> Tensor:
         return self.patches(images).flatten(2).mT
 
     def embed(self, images: Tensor) -> Tensor:
-        x = self.cut(images)
+        x = self.patchify(images)
         return torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions
 
     def encode(self, x: Tensor) -> Tensor:
@@ -70,9 +71,9 @@ class TinyViT(nn.Module):
 
 @pytest.fixture(autouse=True)
 def _plenty_of_time(monkeypatch) -> None:
-    """A visit is cut short at a minute; on a busy machine that would decide what these tests find."""
-    monkeypatch.setattr(patient, "VISIT_SECONDS", 600.0)
-    monkeypatch.setattr(checks_fresh, "OVERFIT_SECONDS", 600.0)
+    """Lift the time limit of a minute, which a busy machine could exceed."""
+    monkeypatch.setattr(model_under_test, "TIME_LIMIT_SECONDS", 600.0)
+    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 600.0)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The visit itself: the patient that started it, targets, outputs of all kinds, and a patient left as it came."""
+"""The diagnosis as such: the article's models, targets, outputs of all kinds, and a model left unchanged."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.config import ArticleViTConfig
-from vitreous.doctor import CHECKS, Diagnosis, Finding, checks_fresh, diagnose, plain_text, render, target_model
+from vitreous.doctor import CHECKS, Diagnosis, Finding, diagnose, plain_text, render, target_model
+from vitreous.doctor.checks import fresh
+from vitreous.doctor.findings import LEVELS, explanations, finding
 from vitreous.errors import VitreousError
 from vitreous.models.article import PatchesArticleViT
 
-#: What `vitreous doctor post-vit` must find, unprompted (issue 4/5).
+#: What `vitreous doctor post-vit` must find (issue 4/5).
 POST_VIT = {
     "batch-dependence", "tokens-never-attend", "class-token-untrained", "state-lost-on-reload", "linear-after-linear",
     "log-probabilities",
@@ -27,37 +29,37 @@ POST_VIT = {
 
 @pytest.fixture
 def no_overfitting(monkeypatch) -> None:
-    """The post's feed-forward layers of 3000 make 200 steps the better part of a minute."""
-    monkeypatch.setattr(checks_fresh, "OVERFIT_SECONDS", 0.0)
+    """With the article's feed-forward layers of 3000, 200 steps take most of a minute."""
+    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)
 
 
-def test_the_patient_that_started_this(no_overfitting) -> None:
-    model, facts = target_model("post-vit")
-    diagnosis = diagnose(model, **facts.arguments())
+def test_the_articles_vit(no_overfitting) -> None:
+    model, arguments = target_model("post-vit")
+    diagnosis = diagnose(model, **arguments)
     assert diagnosis.ids("broken", "warning") == POST_VIT | {"unregistered-tensors"}
     measured = {found.id: found.measured for found in diagnosis.findings}
     assert "`model.class_token`" in measured["state-lost-on-reload"]
-    assert "position_indices" not in measured["state-lost-on-reload"], "the indices are rebuilt as they were"
+    assert "position_indices" not in measured["state-lost-on-reload"], "the constructor rebuilds the indices"
     assert "`model.linear1` (64 → 250) feeds `model.linear2` (250 → 100)" in measured["linear-after-linear"]
 
 
-def test_the_posts_own_class_takes_patches(no_overfitting) -> None:
-    """Without a constructor at hand: the class vector looks drawn at random, so it would come out otherwise."""
+def test_the_articles_own_class_on_patches(no_overfitting) -> None:
+    """Without a constructor: the class vector looks random, so it would not be rebuilt."""
     diagnosis = diagnose(PatchesArticleViT(ArticleViTConfig()), input_shape=(16, 7, 7))
     assert diagnosis.ids("broken", "warning") == POST_VIT | {"unregistered-tensors"}
 
 
-def test_the_design_table_knows_no_order(no_overfitting) -> None:
-    model, facts = target_model("post-design")
-    assert diagnose(model, **facts.arguments()).ids() == {"log-probabilities", "patch-order-ignored"}
+def test_the_design_table_ignores_the_order(no_overfitting) -> None:
+    model, arguments = target_model("post-design")
+    assert diagnose(model, **arguments).ids() == {"log-probabilities", "patch-order-ignored"}
 
 
-def test_the_posts_cnn_only_returns_log_probabilities(no_overfitting) -> None:
-    model, facts = target_model("post-cnn")
-    assert diagnose(model, **facts.arguments()).ids() == {"log-probabilities"}
+def test_the_articles_cnn_only_returns_log_probabilities(no_overfitting) -> None:
+    model, arguments = target_model("post-cnn")
+    assert diagnose(model, **arguments).ids() == {"log-probabilities"}
 
 
-# --- the patient is left as it came --------------------------------------------------------------------------
+# --- the model is left unchanged -----------------------------------------------------------------------------
 
 
 def snapshot(model: nn.Module) -> dict:
@@ -101,7 +103,7 @@ def test_nothing_is_changed(tiny_vit, copyable: bool) -> None:
     assert torch.equal(images, kept)
 
 
-def test_threads_are_given_back(tiny_vit, no_overfitting) -> None:
+def test_the_number_of_threads_is_restored(tiny_vit, no_overfitting) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -117,13 +119,13 @@ def test_works_under_no_grad(tiny_vit) -> None:
         assert not torch.is_grad_enabled()
 
 
-# --- what a model may return, take and do --------------------------------------------------------------------
+# --- what a model may return, accept and do ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     "wrap", [lambda y: {"logits": y}, lambda y: (y, None), lambda y: {"features": y[:, None], "out": y}]
 )
-def test_answers_of_all_kinds(tiny_vit, wrap, no_overfitting) -> None:
+def test_outputs_of_all_kinds(tiny_vit, wrap, no_overfitting) -> None:
     class Wrapped(tiny_vit):
         def forward(self, images: Tensor):
             return wrap(super().forward(images))
@@ -132,20 +134,20 @@ def test_answers_of_all_kinds(tiny_vit, wrap, no_overfitting) -> None:
 
 
 def test_a_check_that_crashes_is_not_measured(tiny_vit, no_overfitting) -> None:
-    class NeedsCompany(tiny_vit):
+    class NeedsABatch(tiny_vit):
         def forward(self, images: Tensor) -> Tensor:
             if len(images) == 1:
-                raise RuntimeError("I never travel alone")
+                raise RuntimeError("one image is not a batch")
             return super().forward(images)
 
-    diagnosis = diagnose(NeedsCompany(), input_shape=(1, 12, 12))
+    diagnosis = diagnose(NeedsABatch(), input_shape=(1, 12, 12))
     reasons = {item.id: item.reason for item in diagnosis.not_measured}
-    assert reasons["batch-dependence"] == "RuntimeError: I never travel alone"
+    assert reasons["batch-dependence"] == "RuntimeError: one image is not a batch"
     assert "batch-dependence" not in diagnosis.healthy
     assert "softmax-axis" in diagnosis.healthy
 
 
-def test_answers_that_are_not_finite(tiny_vit, no_overfitting) -> None:
+def test_outputs_that_are_not_finite(tiny_vit, no_overfitting) -> None:
     class Exploded(tiny_vit):
         def classify(self, x: Tensor) -> Tensor:
             return super().classify(x) / 0
@@ -153,10 +155,10 @@ def test_answers_that_are_not_finite(tiny_vit, no_overfitting) -> None:
     assert "answers-not-finite" in diagnose(Exploded(), input_shape=(1, 12, 12)).ids("broken")
 
 
-def test_the_shape_is_found_or_asked_for(tiny_vit) -> None:
+def test_the_input_shape_is_found_or_required(tiny_vit) -> None:
     with pytest.raises(VitreousError, match="--input-shape"):
-        diagnose(tiny_vit())  # 12×12 is not among the usual shapes, and nothing declares it
-    with pytest.raises(VitreousError, match=r"does not take an input of shape \(2, 3, 12, 12\)"):
+        diagnose(tiny_vit())  # 12×12 is not a common shape, and the model does not declare it
+    with pytest.raises(VitreousError, match=r"does not accept inputs of shape \(2, 3, 12, 12\)"):
         diagnose(tiny_vit(), input_shape=(3, 12, 12))
     with pytest.raises(VitreousError, match="64 images and 3 labels"):
         diagnose(tiny_vit(), torch.randn(64, 1, 12, 12), torch.zeros(3))
@@ -171,10 +173,21 @@ def test_every_check_is_accounted_for(tiny_vit, no_overfitting) -> None:
     assert set(names) == {*diagnosis.healthy, *(item.id for item in diagnosis.not_measured)}
 
 
+def test_every_finding_is_explained() -> None:
+    trends = {f"{what}-{verb}" for what in ("activations", "gradients") for verb in ("vanish", "explode")}
+    names = {name for name, _ in CHECKS if not name.endswith("-with-depth")}
+    for id in trends | names:
+        found = finding(id, "measured")
+        assert found.level in LEVELS
+        assert found.why.endswith(".")
+        assert found.fix
+    assert set(explanations()) == trends | names
+
+
 # --- targets -------------------------------------------------------------------------------------------------
 
 
-def test_a_callable_of_ones_own(tmp_path, monkeypatch) -> None:
+def test_a_callable_in_the_current_folder(tmp_path, monkeypatch) -> None:
     (tmp_path / "my_vit_for_doctor.py").write_text(
         "from torch import nn\nSIZE = 3\nready = nn.Linear(4, 2)\ndef make():\n    return nn.Linear(4, 2)\n"
         "def needs(width):\n    return nn.Linear(width, 2)\ndef number():\n    return 3\n"
@@ -182,18 +195,18 @@ def test_a_callable_of_ones_own(tmp_path, monkeypatch) -> None:
     (tmp_path / "broken_for_doctor.py").write_text("import a_package_nobody_has\n")
     monkeypatch.chdir(tmp_path)
     path = list(sys.path)
-    model, facts = target_model("my_vit_for_doctor:make")
+    model, arguments = target_model("my_vit_for_doctor:make")
     assert isinstance(model, nn.Linear)
-    assert facts.factory is not None
+    assert "factory" in arguments
     assert isinstance(target_model("my_vit_for_doctor:ready")[0], nn.Linear)
     for text, message in {
         "my_vit_for_doctor:mke": "has no 'mke'; it has make",
         "my_vit_for_doctor:needs": "could not be called without arguments",
-        "my_vit_for_doctor:number": "gave a int, not an nn.Module",
-        "my_vit_for_doctor:SIZE": "names no callable",
-        "my_vit_for_doctor:": "names no callable",
+        "my_vit_for_doctor:number": "returned a int, not an nn.Module",
+        "my_vit_for_doctor:SIZE": "does not name a callable",
+        "my_vit_for_doctor:": "does not name a callable",
         "no_such_module_here:make": "there is no module 'no_such_module_here'",
-        "broken_for_doctor:make": "for want of the module 'a_package_nobody_has'",
+        "broken_for_doctor:make": "the module 'a_package_nobody_has' is missing",
         "vti": "neither a preset",
     }.items():
         with pytest.raises(VitreousError, match=message):
@@ -201,25 +214,24 @@ def test_a_callable_of_ones_own(tmp_path, monkeypatch) -> None:
     assert sys.path == path
 
 
-def test_presets_bring_their_facts() -> None:
+def test_presets_bring_their_arguments() -> None:
     state = torch.get_rng_state()
-    model, facts = target_model("vit")
-    assert facts.arguments() == {
-        "factory": facts.factory, "input_shape": (1, 28, 28), "num_classes": 10, "fresh": True,
-    }  # fmt: skip
+    model, arguments = target_model("vit")
+    factory = arguments.pop("factory")
+    assert arguments == {"input_shape": (1, 28, 28), "num_classes": 10, "fresh": True}
     assert torch.equal(state, torch.get_rng_state())
-    assert type(facts.factory()) is type(model)
+    assert type(factory()) is type(model)
 
 
-# --- what a person reads -------------------------------------------------------------------------------------
+# --- output --------------------------------------------------------------------------------------------------
 
 
-def test_a_diagnosis_in_words_and_as_data() -> None:
+def test_a_diagnosis_as_text_and_as_json() -> None:
     note = Finding("a-note", "note", "2 things.", "Because.", "Do nothing.")
-    broken = Finding("worse", "broken", "[1] of 3.", "It matters.", "Mend it.")
+    broken = Finding("worse", "broken", "[1] of 3.", "It matters.", "Fix it.")
     diagnosis = Diagnosis((note, broken), (), ("some-check",), 1.234)
     text = plain_text(diagnosis, "vit")
-    assert text.startswith("vit\nbroken worse: [1] of 3.\n  why: It matters.\n  mend: Mend it.\n")
+    assert text.startswith("vit\nbroken worse: [1] of 3.\n  why: It matters.\n  fix: Fix it.\n")
     assert text.endswith("in order: some-check\n1 broken, 1 note; 1 check in order, 0 not measured, 1.2 s\n")
     assert json.loads(json.dumps(diagnosis.as_json()))["findings"][1]["id"] == "worse"
     assert diagnosis.exit_code == 1

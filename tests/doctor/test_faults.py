@@ -1,4 +1,4 @@
-"""One small broken model a check: the doctor names its fault, and nothing else."""
+"""One small broken model per check: the doctor finds its fault, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.doctor import checks_fresh, diagnose
+from vitreous.doctor import diagnose
+from vitreous.doctor.checks import fresh
 
 # the healthy model is shared with the other tests of this folder; test modules cannot import each other by name
 _spec = importlib.util.spec_from_file_location("tiny_vit", Path(__file__).with_name("conftest.py"))
@@ -94,7 +95,7 @@ class PatchDoesNotDivide(TinyViT):
 @has_only("patch-order-ignored")
 class NoPositions(TinyViT):
     def embed(self, images: Tensor) -> Tensor:
-        x = self.cut(images)
+        x = self.patchify(images)
         return torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions[:, :1]
 
 
@@ -134,7 +135,7 @@ class ClassTokenAsBuffer(TinyViT):
 @has_only("class-token-untrained")
 class DetachedClassToken(TinyViT):
     def embed(self, images: Tensor) -> Tensor:
-        x = self.cut(images)
+        x = self.patchify(images)
         return torch.cat([self.class_token.detach().expand(len(x), -1, -1), x], dim=1) + self.positions
 
 
@@ -148,7 +149,7 @@ class UnusedLayer(TinyViT):
 @has_only("parameters-without-gradient")
 class DetachedPositions(TinyViT):
     def embed(self, images: Tensor) -> Tensor:
-        x = self.cut(images)
+        x = self.patchify(images)
         return torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions.data
 
 
@@ -164,7 +165,7 @@ class UnsavedRandomBuffer(TinyViT):
 
 @has_only("state-lost-on-reload")
 class SeededUnsavedBuffer(UnsavedRandomBuffer):
-    """Rebuilt alike only as long as nobody touches the seed."""
+    """Rebuilt with the same values only as long as the seed is the same."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -260,7 +261,7 @@ class BlownUp(TinyViT):
 
     def __init__(self) -> None:
         super().__init__()
-        with torch.no_grad():  # in the last block only: an early one would also drown the gradients
+        with torch.no_grad():  # in the last block only: an early one would also affect the gradients
             self.blocks[-1].qkv.weight[:24] *= self.growth
 
 
@@ -290,7 +291,7 @@ class LoudHead(TinyViT):
 
 
 class FaintGradient(TinyBlock):
-    """The same numbers forward, a two-hundredth of the gradient back."""
+    """The same values forward, 1/200 of the gradient backward."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.detach() * 0.995 + x * 0.005)
@@ -302,7 +303,7 @@ class GradientsVanish(TinyViT):
 
 
 class Growing(TinyBlock):
-    """Grows by 50 a block going forward; going back, nothing grows."""
+    """Grows 50 times per block forward; gradients do not grow."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = super().forward(x)
@@ -320,9 +321,11 @@ class BoundedOutput(TinyViT):
         return torch.tanh(super().classify(x))
 
 
-@pytest.mark.parametrize(("finding", "patient"), FAULTS, ids=[f"{name}-{model.__name__}" for name, model in FAULTS])
-def test_names_exactly_this_fault(finding: str, patient: type[nn.Module]) -> None:
-    diagnosis = diagnose(patient(), factory=patient, input_shape=(1, patient.size, patient.size), fresh=True)
+@pytest.mark.parametrize(("finding", "model_class"), FAULTS, ids=[f"{name}-{model.__name__}" for name, model in FAULTS])
+def test_names_exactly_this_fault(finding: str, model_class: type[nn.Module]) -> None:
+    diagnosis = diagnose(
+        model_class(), factory=model_class, input_shape=(1, model_class.size, model_class.size), fresh=True
+    )
     assert diagnosis.ids() == {finding}, "\n".join(found.measured for found in diagnosis.findings)
     (found,) = diagnosis.findings
     assert any(character.isdigit() for character in found.measured), "a finding states the number measured"
@@ -339,7 +342,7 @@ def test_a_mask_that_shows_each_token_only_itself() -> None:
 
 
 def test_activations_and_gradients_that_vanish_together(monkeypatch) -> None:
-    monkeypatch.setattr(checks_fresh, "OVERFIT_SECONDS", 0.0)
+    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)
 
     class Vanishing(TinyViT):
         depth = 4
@@ -380,8 +383,8 @@ def test_a_narrow_middle_between_linear_layers_is_only_noted() -> None:
     assert diagnosis.exit_code == 0
 
 
-class PostEncoder(TinyViT):
-    """`nn.TransformerEncoder` as the post uses it: no batch_first."""
+class ArticleEncoder(TinyViT):
+    """`nn.TransformerEncoder` as the article uses it: no batch_first."""
 
     def __init__(self, batch_first: bool = False) -> None:
         super().__init__()
@@ -417,9 +420,9 @@ class ScaleAndBorder(PatchDoesNotDivide):
 
 
 @pytest.mark.parametrize(
-    ("patient", "findings"),
+    ("model_class", "findings"),
     [
-        (PostEncoder, {"batch-dependence", "tokens-never-attend"}),
+        (ArticleEncoder, {"batch-dependence", "tokens-never-attend"}),
         (TwoOutputFaults, {"log-probabilities", "patch-order-ignored"}),
         (TwoStateFaults, {"unregistered-tensors", "class-token-untrained"}),
         (DropoutAndBatch, {"dropout-in-eval", "batch-dependence"}),
@@ -428,9 +431,12 @@ class ScaleAndBorder(PatchDoesNotDivide):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_two_faults_are_both_named(patient: type[nn.Module], findings: set[str], monkeypatch) -> None:
-    monkeypatch.setattr(checks_fresh, "OVERFIT_SECONDS", 0.0)
-    assert diagnose(patient(), factory=patient, input_shape=(1, patient.size, patient.size)).ids() == findings
+def test_two_faults_are_both_named(model_class: type[nn.Module], findings: set[str], monkeypatch) -> None:
+    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)
+    assert (
+        diagnose(model_class(), factory=model_class, input_shape=(1, model_class.size, model_class.size)).ids()
+        == findings
+    )
 
 
 # --- data ----------------------------------------------------------------------------------------------------
@@ -460,19 +466,19 @@ LABELS = torch.arange(64) % 10
 def test_faults_in_the_data(
     finding: str, images: Tensor, labels: Tensor, test_images: Tensor | None, monkeypatch
 ) -> None:
-    monkeypatch.setattr(checks_fresh, "OVERFIT_SECONDS", 0.0)  # the model is healthy; other tests overfit it
+    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)  # the model is healthy; other tests overfit it
     diagnosis = diagnose(TinyViT(), images, labels, test_images=test_images)
     assert diagnosis.ids() == {finding}, "\n".join(found.measured for found in diagnosis.findings)
 
 
-def test_clean_data_are_measured_and_in_order() -> None:
+def test_clean_data_are_measured_without_findings() -> None:
     diagnosis = diagnose(TinyViT(), pictures(), LABELS, test_images=pictures() + 1)
     assert not diagnosis.findings
     assert not diagnosis.not_measured
 
 
-def test_colours_in_reverse() -> None:
-    """A trained model (here: made by hand) that reads the first channel, given images with the channels reversed."""
+def test_reversed_colours() -> None:
+    """A model that reads the first channel, as if trained, given images with the channels reversed."""
 
     class ReadsRed(nn.Module):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Healthy models stay silent: the presets, other libraries' ViTs, and torch's own encoder used rightly."""
+"""No findings on healthy models: the presets, other libraries' ViTs, and torch's own encoder used correctly."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
 from vitreous.config.presets import PRESETS, preset
-from vitreous.doctor import Diagnosis, checks_fresh, diagnose
+from vitreous.doctor import Diagnosis, diagnose
+from vitreous.doctor.checks import fresh
 from vitreous.models import build
 
 SMALL = ["vit", "vit-p4", "vit-hybrid", "cnn"]
-LARGE = [name for name in PRESETS if name not in SMALL and not name.startswith("post-")]  # 224 pixels
+LARGE = [name for name in PRESETS if name not in SMALL and isinstance(preset(name).model, ViTConfig)]
 
-#: What is never measured without data.
+#: Checks that are not measured without data.
 NEEDS_DATA = {
     "inputs-wrong-range", "inputs-not-normalised", "inputs-channel-order", "labels-out-of-range", "train-test-overlap",
 }  # fmt: skip
 
 
-def assert_silent(diagnosis: Diagnosis, unmeasured: set[str] = frozenset()) -> None:
+def assert_healthy(diagnosis: Diagnosis, unmeasured: set[str] = frozenset()) -> None:
     assert not diagnosis.findings, "\n".join(f"{found.id}: {found.measured}" for found in diagnosis.findings)
     left_out = {item.id: item.reason for item in diagnosis.not_measured if item.id not in NEEDS_DATA}
     assert set(left_out) == set(unmeasured), left_out
@@ -35,14 +36,14 @@ def test_presets(name: str, monkeypatch) -> None:
     config = preset(name).model
     no_attention = ATTENTION | {"class-token-untrained", "activations-with-depth", "gradients-with-depth"}
     expected = no_attention if name == "cnn" else set()
-    if name == "vit-p4":  # the slowest to overfit; its like do so in the other cases
-        monkeypatch.setattr(checks_fresh, "OVERFIT_SECONDS", 0.0)
+    if name == "vit-p4":  # the slowest to overfit, which the other cases cover
+        monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)
         expected = {"cannot-overfit"}
-    assert_silent(diagnose(build(config), factory=lambda: build(config), fresh=True), expected)
+    assert_healthy(diagnose(build(config), factory=lambda: build(config), fresh=True), expected)
 
 
 def small(name: str) -> ViTConfig:
-    """Those above ten million parameters at depth 2 and dim 64."""
+    """Return a preset's model at depth 2 and dim 64; vit-ti16 is small enough."""
     config = preset(name).model
     if name == "vit-ti16":
         return config
@@ -50,10 +51,10 @@ def small(name: str) -> ViTConfig:
 
 
 def test_a_large_preset(monkeypatch) -> None:
-    """All but the overfitting, which takes most of a minute at 224 pixels: `test_large_presets` has it."""
-    monkeypatch.setattr(checks_fresh, "OVERFIT_SECONDS", 0.0)
+    """All checks but overfitting, which takes most of a minute at 224 pixels: see `test_large_presets`."""
+    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)
     config = small("vit-b32")
-    assert_silent(diagnose(build(config), factory=lambda: build(config), fresh=True), {"cannot-overfit"})
+    assert_healthy(diagnose(build(config), factory=lambda: build(config), fresh=True), {"cannot-overfit"})
 
 
 @pytest.mark.slow
@@ -78,26 +79,26 @@ def test_large_presets(name: str) -> None:
 def test_variants(changes: dict) -> None:
     config = ViTConfig(**{"dim": 32, "depth": 2, "num_heads": 2, "mlp_dim": 64, **changes})
     no_token = {"class-token-untrained"} if config.pool != "cls" else frozenset()
-    assert_silent(diagnose(build(config), seed=3), no_token)
+    assert_healthy(diagnose(build(config), seed=3), no_token)
 
 
 def test_timm(timm) -> None:
     plain = timm.VisionTransformer(
         img_size=28, patch_size=7, in_chans=1, num_classes=10, embed_dim=48, depth=2, num_heads=3
     )
-    assert_silent(diagnose(plain))
+    assert_healthy(diagnose(plain))
     modern = timm.VisionTransformer(
         img_size=32, patch_size=8, num_classes=10, embed_dim=48, depth=2, num_heads=3, global_pool="avg",
         init_values=1e-5, class_token=False, qk_norm=True, drop_path_rate=0.2,
     )  # fmt: skip
-    assert_silent(diagnose(modern), {"class-token-untrained", "attention-scale"})  # normalised queries need no scale
+    assert_healthy(diagnose(modern), {"class-token-untrained", "attention-scale"})  # normalised queries need no scale
 
 
 def test_torchvision(torchvision_vit) -> None:
     model = torchvision_vit.VisionTransformer(
         image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=10, dropout=0.1
     )
-    assert_silent(diagnose(model))
+    assert_healthy(diagnose(model))
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -106,11 +107,11 @@ def test_hugging_face(transformers_vit, attention: str) -> None:
         image_size=28, patch_size=7, num_channels=1, hidden_size=48, num_hidden_layers=2, num_attention_heads=3,
         intermediate_size=96, num_labels=10, attn_implementation=attention,
     )  # fmt: skip
-    assert_silent(diagnose(transformers_vit.ViTForImageClassification(config)))
+    assert_healthy(diagnose(transformers_vit.ViTForImageClassification(config)))
 
 
 class EncoderViT(nn.Module):
-    """Torch's own encoder, told that the batch comes first; takes images, or patches (B, 16, 7, 7)."""
+    """Torch's own encoder with batch_first=True, for patches (B, 16, 7, 7)."""
 
     def __init__(self, norm_first: bool):
         super().__init__()
@@ -130,16 +131,16 @@ class EncoderViT(nn.Module):
 @pytest.mark.parametrize("norm_first", [False, True])
 def test_torch_encoder_on_patches(norm_first: bool) -> None:
     diagnosis = diagnose(EncoderViT(norm_first), input_shape=(16, 7, 7), factory=lambda: EncoderViT(norm_first))
-    assert_silent(diagnosis, {"border-cut-off"})
+    assert_healthy(diagnosis, {"border-cut-off"})
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_false_alarm_by_chance(tiny_vit, seed: int) -> None:
     torch.manual_seed(seed)
-    assert_silent(diagnose(tiny_vit(), factory=tiny_vit, input_shape=(1, 12, 12), seed=seed))
+    assert_healthy(diagnose(tiny_vit(), factory=tiny_vit, input_shape=(1, 12, 12), seed=seed))
 
 
-def test_a_trained_model_is_no_fresh_one(tiny_vit, randomise) -> None:
+def test_a_trained_model_is_not_fresh(tiny_vit, randomise) -> None:
     diagnosis = diagnose(randomise(tiny_vit()), input_shape=(1, 12, 12))
     unmeasured = {item.id: item.reason for item in diagnosis.not_measured}
     assert not diagnosis.findings

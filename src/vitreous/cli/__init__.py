@@ -555,15 +555,14 @@ def doctor(
     seed: SeedOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Why does my ViT get 90 %? Measures a model, says what is wrong and how to mend it; exit code 1 if anything is."""
-    from vitreous.doctor.diagnosis import consult
-    from vitreous.doctor.render import render
+    """Why does my ViT get 90 %? Measure a model, report what is wrong and how to fix it; exit code 1 if anything is."""
+    from vitreous.doctor import diagnose_target, render
 
-    diagnosis, name = consult(target, data=data, input_shape=input_shape, seed=seed or 0)
+    diagnosis = diagnose_target(target, data=data, input_shape=input_shape, seed=seed or 0)
     if as_json:
         _print_json(diagnosis.as_json())
     else:
-        render(diagnosis, name)
+        render(diagnosis, target)
     raise typer.Exit(diagnosis.exit_code)
 
 

@@ -1,7 +1,7 @@
 """Rows that measure the model's arithmetic: equations 1–4, GELU and LayerNorm.
 
-Each computes what the paper writes from the model's own parameters, independently of the model's code, and compares;
-where they differ, a few known variants are tried, so that the row can say what the model does instead.
+Each computes the paper's equation from the model's own parameters, independently of the model's code, and compares.
+Where they differ, a few common variants are tried, so that the row can state what the model does instead.
 
 Shapes: B images, T tokens, D width, M width of the MLP, k heads of width K.
 """
@@ -15,42 +15,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.conformance.measurements import TOLERANCE, activation_of, equal, gap, layer_norm, measure_eps, noise
 from vitreous.conformance.parts import BlockParts, Parts
-from vitreous.conformance.places import position_kind, token_count
-from vitreous.conformance.probes import NO_TOKENS, TOLERANCE, activation_of, equal, gap, layer_norm, noise, probe_eps
-from vitreous.conformance.sheet import Row, Subject, differs, does_not_apply, item, same
+from vitreous.conformance.rows import Measurement, Subject, differs, measures, same, same_unless
+from vitreous.reports.formats import by, plural
 
 # --- Eq. 1 ---------------------------------------------------------------------------------------------------
 
 
-@item("eq1", "Eq. 1", "z_0 = [x_class; x_p¹E; …; x_pᴺE] + E_pos")
-def tokens(subject: Subject) -> Row:
+@measures("eq1")
+def tokens(subject: Subject) -> Measurement:
     parts = subject.parts
-    if parts is None:
-        return differs(NO_TOKENS, "no tokens")
-    blank = torch.zeros(1, *subject.image_shape, dtype=torch.float64)
-    z0, N = parts.embed(blank), math.prod(parts.grid)
-    here = f"{z0.shape[1]} tokens of width {z0.shape[2]} from {N} patches of {_by(parts.patch_size)}{subject.scale}"
-    faults = [text for text, holds in _eq1_properties(subject, parts, blank).items() if not holds]
-    if faults:
-        return differs(here, "; ".join(faults))
-    return same(here, "the equation writes no bias; the authors' code and this model have one")
-
-
-def _eq1_properties(subject: Subject, parts: Parts, blank: Tensor) -> dict[str, bool]:
-    """What Eq. 1 implies, by what is wrong where it does not hold."""
-    a, b, z0 = noise(1, *subject.image_shape), noise(1, *subject.image_shape, seed=1), parts.embed(blank)
-    extra = z0.shape[1] - math.prod(parts.grid)
+    a, b = noise(1, *subject.image_shape), noise(1, *subject.image_shape, seed=1)
+    blank = torch.zeros_like(a)
+    z0 = parts.embed(blank)
+    extra = z0.shape[1] - parts.num_patches
     linear = equal(parts.embed(a) + parts.embed(b), parts.embed(a + b) + z0)
-    return {
+    properties = {
         "there is no class token in front": extra == 1,
         "the first token depends on the image": extra != 1 or equal(parts.embed(a)[:, 0], z0[:, 0]),
         "the tokens are not linear in the pixels" + _why_not_linear(subject): linear,
         "a patch reaches other tokens than its own": not linear or _patches_stay_apart(parts, a),
         "patches are not projected by one shared matrix": not linear or _one_matrix(parts, blank),
-        "no positions are added to the tokens": not linear or position_kind(subject) not in ("none", "relative"),
-        "one and the same position is added to every token": not linear or position_kind(subject) != "one for all",
+        "no positions are added to the tokens": not linear or subject.position_kind not in ("none", "relative"),
+        "one and the same position is added to every token": not linear or subject.position_kind != "one for all",
     }
+    patches = f"{parts.num_patches} patches of {by(*parts.patch_size)}"
+    return same_unless(
+        [fault for fault, holds in properties.items() if not holds],
+        f"{z0.shape[1]} tokens of width {z0.shape[2]} from {patches}{subject.scale}",
+        "the equation has no bias; the authors' code and this model have one",
+    )
 
 
 def _why_not_linear(subject: Subject) -> str:
@@ -59,17 +54,18 @@ def _why_not_linear(subject: Subject) -> str:
     return " (they are L2-normalised across tokens)" if subject.model_config.kind == "post-vit" else ""
 
 
-def _box(parts: Parts, patch: int) -> tuple[slice, slice]:
-    (ph, pw), (top, left) = parts.patch_size, divmod(patch, parts.grid[1])
-    return slice(top * ph, top * ph + ph), slice(left * pw, left * pw + pw)
+def _pixels(parts: Parts, patch: int) -> tuple[slice, slice]:
+    (ph, pw), (row, column) = parts.patch_size, divmod(patch, parts.grid[1])
+    return slice(row * ph, row * ph + ph), slice(column * pw, column * pw + pw)
 
 
 def _patches_stay_apart(parts: Parts, images: Tensor) -> bool:
-    """Changing one patch changes its token, in raster order, and no other."""
-    before, offset = parts.embed(images), parts.embed(images).shape[1] - math.prod(parts.grid)
-    for patch in {0, 1 % math.prod(parts.grid), parts.grid[1] % math.prod(parts.grid)}:
+    """Whether changing one patch changes its token, in raster order, and no other."""
+    before = parts.embed(images)
+    offset = before.shape[1] - parts.num_patches
+    for patch in {0, 1 % parts.num_patches, parts.grid[1] % parts.num_patches}:
         changed = images.clone()
-        changed[..., _box(parts, patch)[0], _box(parts, patch)[1]] += 1.0
+        changed[..., *_pixels(parts, patch)] += 1.0
         moved = (parts.embed(changed) - before).abs().amax(dim=-1)[0] > TOLERANCE  # (T,)
         if moved.nonzero().flatten().tolist() != [patch + offset]:
             return False
@@ -77,21 +73,17 @@ def _patches_stay_apart(parts: Parts, images: Tensor) -> bool:
 
 
 def _one_matrix(parts: Parts, blank: Tensor) -> bool:
-    """The same pixels in two places give tokens that differ by their positions alone."""
+    """Whether the same pixels in two patches give tokens that differ by their positions alone."""
     z0, (ph, pw), found = parts.embed(blank), parts.patch_size, []
-    rows, columns = blank.shape[-2] // ph, blank.shape[-1] // pw  # those that do not hang over the edge (fit=pad)
+    rows, columns = blank.shape[-2] // ph, blank.shape[-1] // pw  # patches entirely inside the image (fit=pad)
     if rows * columns < 2:
         return True  # there are no two to compare
-    offset = z0.shape[1] - math.prod(parts.grid)
+    offset = z0.shape[1] - parts.num_patches
     for patch in (0, (rows - 1) * parts.grid[1] + columns - 1):
         image = blank.clone()
-        image[0, :, _box(parts, patch)[0], _box(parts, patch)[1]] = noise(blank.shape[1], ph, pw)
+        image[0, :, *_pixels(parts, patch)] = noise(blank.shape[1], ph, pw)
         found.append((parts.embed(image) - z0)[0, patch + offset])
     return equal(found[0], found[1])
-
-
-def _by(size: tuple[int, int]) -> str:
-    return f"{size[0]}×{size[1]}"
 
 
 # --- Eq. 2 and Eq. 3 -----------------------------------------------------------------------------------------
@@ -99,144 +91,116 @@ def _by(size: tuple[int, int]) -> str:
 
 def attention(z: Tensor, block: BlockParts) -> Tensor:
     """MSA(z), Eq. 5–8, one head after another."""
-    weight, bias = block.qkv
-    q, k, v = (z @ weight.T + (0 if bias is None else bias)).chunk(3, dim=-1)
+    q, k, v = F.linear(z, *block.qkv).chunk(3, dim=-1)
     K, heads = z.shape[-1] // block.num_heads, []
     for i in range(block.num_heads):
         part = slice(i * K, (i + 1) * K)
         weights = (q[..., part] @ k[..., part].mT / math.sqrt(K)).softmax(dim=-1)
         heads.append(weights @ v[..., part])
-    return torch.cat(heads, dim=-1) @ block.proj[0].T + block.proj[1]
+    return F.linear(torch.cat(heads, dim=-1), *block.proj)
 
 
-@item("eq2", "Eq. 2", "z′ = MSA(LN(z)) + z, MSA as in Eq. 5–8")
-def attention_layer(subject: Subject) -> Row:
-    def paper(z: Tensor, block: BlockParts) -> Tensor:
-        return attention(layer_norm(z, block.norm1), block) + z
-
-    variants: dict[str, Callable[[Tensor, BlockParts], Tensor]] = {
-        "the residual is taken from the normalised stream: MSA(LN(z)) + LN(z)": lambda z, b: (
-            attention(layer_norm(z, b.norm1), b) + layer_norm(z, b.norm1)
-        ),
-        "the norm comes after the sum: LN(MSA(z) + z)": lambda z, b: layer_norm(attention(z, b) + z, b.norm1),
-        "attention runs across the images of a batch, and the norm comes after the sum": lambda z, b: layer_norm(
-            attention(z.transpose(0, 1), b).transpose(0, 1) + z, b.norm1
-        ),
-        "there is no residual": lambda z, b: attention(layer_norm(z, b.norm1), b),
-    }
-    known = {"relative": "the attention logits carry relative positions (the appendix's variant)"}
-    return _compare_blocks(subject, 0, paper, variants, known.get(position_kind(subject), "") if subject.parts else "")
+def mlp(z: Tensor, block: BlockParts) -> Tensor:
+    hidden = F.linear(z, block.fc1.weight, block.fc1.bias)
+    # the model's own activation: the row on GELU measures which it is
+    return F.linear(activation_of(block)(hidden), block.fc2.weight, block.fc2.bias)
 
 
-@item("eq3", "Eq. 3", "z = MLP(LN(z′)) + z′, MLP: two linear layers, GELU between")
-def mlp_layer(subject: Subject) -> Row:
-    def mlp(z: Tensor, block: BlockParts) -> Tensor:
-        hidden = z @ block.fc1.weight.T + block.fc1.bias
-        # the activation is the model's own here: which it is, the row on GELU measures
-        return activation_of(block)(hidden) @ block.fc2.weight.T + block.fc2.bias
+@measures("eq2")
+def attention_layer(subject: Subject) -> Measurement:
+    return _compare_blocks(subject, attention, "MSA", "z")
 
-    def paper(z: Tensor, block: BlockParts) -> Tensor:
-        return mlp(layer_norm(z, block.norm2), block) + z
 
-    variants: dict[str, Callable[[Tensor, BlockParts], Tensor]] = {
-        "the residual is taken from the normalised stream: MLP(LN(z′)) + LN(z′)": lambda z, b: (
-            mlp(layer_norm(z, b.norm2), b) + layer_norm(z, b.norm2)
-        ),
-        "the norm comes after the sum: LN(MLP(z′) + z′)": lambda z, b: layer_norm(mlp(z, b) + z, b.norm2),
-        "there is no residual": lambda z, b: mlp(layer_norm(z, b.norm2), b),
-    }
-    return _compare_blocks(subject, 1, paper, variants)
+@measures("eq3")
+def mlp_layer(subject: Subject) -> Measurement:
+    return _compare_blocks(subject, mlp, "MLP", "z′")
 
 
 @torch.no_grad()
 def _compare_blocks(
-    subject: Subject,
-    half: int,
-    paper: Callable[[Tensor, BlockParts], Tensor],
-    variants: dict[str, Callable[[Tensor, BlockParts], Tensor]],
-    known: str = "",
-) -> Row:
-    """Run each block on random tokens and compare one of its halves (0: z → z′, 1: z′ → z) with the paper's."""
-    if subject.parts is None:
-        return differs(NO_TOKENS, "no encoder layers")
-    # relative positions are made for the model's own number of tokens; for the others a few tokens tell as much
-    tokens = token_count(subject) if position_kind(subject) == "relative" else min(token_count(subject), 9)
-    count = 0
-    for count, block in enumerate(subject.parts.blocks(), start=1):
-        z = noise(2, tokens, block.proj[0].shape[0])
+    subject: Subject, layer: Callable[[Tensor, BlockParts], Tensor], name: str, symbol: str
+) -> Measurement:
+    """Run each block on random tokens and compare its attention layer (z → z′) or its MLP (z′ → z) with the paper's."""
+    parts, relative = subject.parts, subject.position_kind == "relative"
+    # relative positions are built for the model's own number of tokens; otherwise a few tokens suffice
+    num_tokens = parts.num_tokens if relative else min(parts.num_tokens, 9)
+    for number, block in enumerate(parts.blocks(), start=1):
+        z = noise(2, num_tokens, parts.width)
         middle, after = block.run(z)
-        before, measured = (z, middle) if half == 0 else (middle, after)
-        expected = paper(before, block)
-        if not equal(measured, expected):
-            found = [text for text, variant in variants.items() if equal(measured, variant(before, block))]
-            reason = found[0] if found else known or f"by up to {gap(measured, expected):.1%} of the largest value"
-            return differs(
-                f"measured in block {count} of {subject.parts.depth}, parameters random{subject.scale}", reason
-            )
-    blocks = "1 block" if count == 1 else f"{count} blocks"
+        x, measured, norm = (z, middle, block.norm1) if name == "MSA" else (middle, after, block.norm2)
+        normalised = layer_norm(x, norm)
+        expected = layer(normalised, block) + x
+        if equal(measured, expected):
+            continue
+        variants = {
+            f"the residual is taken from the normalised stream: {name}(LN({symbol})) + LN({symbol})": (
+                layer(normalised, block) + normalised
+            ),
+            f"the norm comes after the sum: LN({name}({symbol}) + {symbol})": layer_norm(layer(x, block) + x, norm),
+            "attention runs across the images of a batch, and the norm comes after the sum": layer_norm(
+                layer(x.transpose(0, 1), block).transpose(0, 1) + x, norm
+            ),
+            "there is no residual": layer(normalised, block),
+        }
+        found = [text for text, output in variants.items() if equal(measured, output)]
+        if name == "MSA" and relative:
+            found.append("the attention logits carry relative positions (the appendix's variant)")
+        reason = [*found, f"by up to {gap(measured, expected):.1%} of the largest value"][0]
+        count = len(parts.originals)
+        return differs(f"measured in block {number} of {count}, parameters random{subject.scale}", reason)
+    blocks = plural(len(parts.originals), "block")
     return same(f"equal in {blocks} to within {TOLERANCE:g}, parameters random{subject.scale}")
 
 
 # --- Eq. 4 ---------------------------------------------------------------------------------------------------
 
 
-@item("eq4", "Eq. 4", "y = LN(z_L⁰): only the class token is read, normalised")
+@measures("eq4")
 @torch.no_grad()
-def representation(subject: Subject) -> Row:
-    if subject.parts is None:
-        return differs(NO_TOKENS, "the head reads all features of the last convolution")
-    classify = subject.parts.classify
-    z = noise(2, token_count(subject), subject.width)
-    output, others = classify(z), z.clone()
+def representation(subject: Subject) -> Measurement:
+    classify, width = subject.parts.classify, subject.parts.width
+    z = noise(2, subject.parts.num_tokens, width)
+    output, others, first = classify(z), z.clone(), z.clone()
     others[:, 1:] += noise(*others[:, 1:].shape, seed=1)
-    first = z.clone()
-    first[:, 0] += noise(2, subject.width, seed=2)
-    rest_is_ignored, first_is_read = equal(classify(others), output), not equal(classify(first), output)
-    # LN forgets the mean and the size of a token, up to ε
+    first[:, 0] += noise(2, width, seed=2)
+    only_class_token = equal(classify(others), output) and not equal(classify(first), output)
+    # LN removes the mean and the size of a token, up to ε
     is_normalised = gap(classify(100 * z + 7), classify(1000 * z - 3)) < 1e-4
-    reads = "the class token" if rest_is_ignored and first_is_read else "other tokens too"
-    here = f"the head reads {reads}, {'normalised' if is_normalised else 'not normalised'}"
-    faults = [
-        "the other tokens are read as well, the class token is not alone" if reads != "the class token" else "",
-        "no LayerNorm precedes the head" if not is_normalised else "",
-    ]
-    reasons = "; ".join(filter(None, faults))
-    return differs(here, reasons) if reasons else same(here)
+    faults = [] if only_class_token else ["the other tokens are read as well, the class token is not alone"]
+    faults += [] if is_normalised else ["no LayerNorm precedes the head"]
+    reads = "the class token" if only_class_token else "other tokens too"
+    return same_unless(faults, f"the head reads {reads}, {'normalised' if is_normalised else 'not normalised'}")
 
 
 # --- GELU and LayerNorm --------------------------------------------------------------------------------------
 
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "the exact GELU, x Φ(x)": F.gelu,
+    "the tanh approximation of GELU": lambda x: F.gelu(x, approximate="tanh"),
+    "ReLU": F.relu,
+}
 
-@item(
-    "gelu", "GELU", "GELU (Sec. 3.1 does not say which form); the authors' code: Flax's default, the tanh approximation"
-)
+
+@measures("gelu")
 @torch.no_grad()
-def gelu(subject: Subject) -> Row:
-    if subject.parts is None:
-        return does_not_apply(NO_TOKENS)
+def gelu(subject: Subject) -> Measurement:
     values, kinds = torch.linspace(-5, 5, 64, dtype=torch.float64), set()
     for block in subject.parts.blocks():
         measured = activation_of(block)(values)
-        if equal(measured, F.gelu(values)):
-            kinds.add("the exact GELU, x Φ(x)")
-        elif equal(measured, F.gelu(values, approximate="tanh")):
-            kinds.add("the tanh approximation of GELU")
-        else:
-            kinds.add("ReLU" if equal(measured, F.relu(values)) else "another activation")
+        matches = [name for name, activation in _ACTIVATIONS.items() if equal(measured, activation(values))]
+        kinds.add([*matches, "another activation"][0])
     here = " and ".join(sorted(kinds))
-    if not kinds <= {"the exact GELU, x Φ(x)", "the tanh approximation of GELU"}:
+    exact, approximate, _ = _ACTIVATIONS
+    if not kinds <= {exact, approximate}:
         return differs(here, "not a GELU")
-    exact = "the text's GELU; the authors' code approximates it, at most 0.0005 away"
-    return same(here, exact if "the exact GELU, x Φ(x)" in kinds else "as in the authors' code")
+    note = "the text's GELU; the authors' code approximates it, with an error of at most 0.0005"
+    return same(here, note if exact in kinds else "as in the authors' code")
 
 
-@item("norm-eps", "LayerNorm ε", "not in the text; the authors' code: Flax's default, 1e-6")
-def norm_eps(subject: Subject) -> Row:
-    parts = subject.parts
-    if parts is None:
-        return does_not_apply(NO_TOKENS)
-    norms = [norm for block in parts.blocks() for norm in (block.norm1, block.norm2)]
-    norms += [parts.final_norm] if parts.final_norm is not None else []
-    found = sorted({float(f"{probe_eps(norm):.2g}") for norm in norms})
-    here = f"{', '.join(f'{eps:g}' for eps in found)} in {len(norms)} norms, probed with nearly constant tokens"
+@measures("norm-eps")
+def norm_eps(subject: Subject) -> Measurement:
+    norms = [norm for block in subject.parts.blocks() for norm in (block.norm1, block.norm2)]
+    norms += [subject.parts.final_norm] if subject.parts.final_norm is not None else []
+    found = sorted({float(f"{measure_eps(norm):.2g}") for norm in norms})
+    here = f"{', '.join(f'{eps:g}' for eps in found)} in {len(norms)} norms, measured with nearly constant tokens"
     return same(here) if found == [1e-6] else differs(here, "ε is not 1e-6")

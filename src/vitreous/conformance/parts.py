@@ -1,8 +1,8 @@
-"""A model taken apart for measuring: what makes its tokens, its blocks one at a time, what reads the last tokens.
+"""A transformer taken apart for measuring: its embedding, its blocks one at a time, and its head.
 
-Everything is a float64 copy with random parameters: the copy keeps the wiring and loses every value behind which a
-wrong wiring could hide (zero biases, unit norms, a zero head). The model that is asked about is never touched.
-Blocks are copied one at a time, so that a large model costs little more memory than one of its blocks.
+Everything is a float64 copy with random parameters: the copy keeps the wiring and loses every value that could hide
+wrong wiring (zero biases, unit norms, a zero head). The original model is never modified. Blocks are copied one at a
+time, so that a large model needs little more memory than one of its blocks.
 
 Shapes: B images, T tokens, D width, M width of the MLP, k heads.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,9 +23,9 @@ from vitreous.models.article import PATCH
 from vitreous.models.vit import patchify
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class BlockParts:
-    """One encoder layer: a way to run it, and the parameters that an independent computation needs."""
+    """One encoder layer: a function to run it, and the parameters that an independent computation needs."""
 
     run: Callable[[Tensor], tuple[Tensor, Tensor]]  # z → z′, z of the next layer
     norm1: nn.LayerNorm
@@ -37,39 +38,54 @@ class BlockParts:
     fc2: nn.Linear
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What surrounds the blocks. `classify` reads the last layer's tokens; `head` only the vector y that it makes."""
+    """Everything around the blocks. `classify` reads the last layer's tokens, `head` only the vector y."""
 
     embed: Callable[[Tensor], Tensor]
-    blank_tokens: Callable[[], Tensor]  # z_0 where the patches are cut from zeros, behind any conv stem
+    blank_tokens: Callable[[], Tensor]  # z_0 for patches of zeros, after any conv stem
     embed_parameters: list[nn.Parameter]
     class_token: Tensor | None
-    class_token_learns: bool  # in the model itself: here everything does
+    class_token_learns: bool  # in the original model: in the copy every parameter does
     classify: Callable[[Tensor], Tensor]
     head: Callable[[Tensor], Tensor]
-    head_layers: list[tuple[Tensor, Tensor]]  # weights and biases of its linear layers, first to last
+    head_layers: list[nn.Linear]
     final_norm: nn.LayerNorm | None
-    blocks: Callable[[], Iterator[BlockParts]]
-    depth: int
-    patch_size: tuple[int, int]
-    grid: tuple[int, int]
+    originals: nn.ModuleList  # the encoder layers
+    take_block: Callable[[nn.Module], BlockParts]
+    patch_size: tuple[int, int] = (PATCH, PATCH)
+    grid: tuple[int, int] = (4, 4)
+
+    @cached_property
+    def num_patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @cached_property
+    def num_tokens(self) -> int:
+        return self.blank_tokens().shape[1]
+
+    @cached_property
+    def width(self) -> int:
+        return self.blank_tokens().shape[2]
+
+    def blocks(self) -> Iterator[BlockParts]:
+        return map(self.take_block, self.originals)
 
 
-def take_apart(model: nn.Module, config: ModelConfig) -> Parts | None:
-    """The parts of a transformer; None for a model that has none (the CNNs)."""
+def has_tokens(config: ModelConfig) -> bool:
+    """Whether the model is a transformer."""
+    return isinstance(config, ViTConfig | ArticleDesignConfig | ArticleViTConfig)
+
+
+def take_apart(model: nn.Module, config: ModelConfig) -> Parts:
     if isinstance(config, ViTConfig):
         return _vit_parts(model, config)
-    if isinstance(config, ArticleDesignConfig):
-        return _design_parts(model)
-    if isinstance(config, ArticleViTConfig):
-        return _post_vit_parts(model)
-    return None
+    return _design_parts(model) if isinstance(config, ArticleDesignConfig) else _article_vit_parts(model)
 
 
 @torch.no_grad()
 def randomised(module: nn.Module) -> Any:
-    """A float64 copy on the CPU whose every parameter is random, of a size that keeps activations near 1."""
+    """Return a float64 copy on the CPU with random parameters of a size that keeps activations near 1."""
     module = copy.deepcopy(module).cpu().double().eval().requires_grad_(True)
     generator = torch.Generator().manual_seed(0)
     norms = {id(m.weight) for m in module.modules() if isinstance(m, nn.LayerNorm)}
@@ -81,12 +97,12 @@ def randomised(module: nn.Module) -> Any:
 
 
 def _without(model: nn.Module, blocks: nn.ModuleList) -> Any:
-    """A randomised copy of a model in which nothing stands for its blocks."""
+    """Return a randomised copy of a model with its blocks replaced by the identity."""
     memo: dict[int, Any] = {id(block): nn.Identity() for block in blocks}
     return randomised(copy.deepcopy(model, memo))
 
 
-# --- the ViT -----------------------------------------------------------------------------------------------
+# --- the ViT -------------------------------------------------------------------------------------------------
 
 
 def _vit_parts(model: Any, config: ViTConfig) -> Parts:
@@ -94,38 +110,57 @@ def _vit_parts(model: Any, config: ViTConfig) -> Parts:
     bare = copy.deepcopy(shell)
     bare.norm, bare.stem = nn.Identity(), None
     blank = torch.zeros(1, bare.patch_embed.proj.in_channels, *config.fitted_size, dtype=torch.float64)
-    embedding = [
-        p for name, p in bare.named_parameters() if not name.startswith(("head.", "pre_logits.", "pool_score."))
-    ]
-
-    def head(y: Tensor) -> Tensor:
-        return bare.classify(y[:, None].expand(-1, config.num_tokens, -1))  # the same vector everywhere: any pooling
-
-    learns = model.cls_token is not None and model.cls_token.requires_grad
-    layers = [(layer.weight, layer.bias) for layer in (bare.pre_logits, bare.head) if layer is not None]
+    head_names = ("head.", "pre_logits.", "pool_score.")
     return Parts(
-        shell.embed, lambda: bare.embed(blank), embedding, shell.cls_token, learns, shell.classify, head, layers,
-        shell.norm, lambda: map(_vit_block, model.blocks), len(model.blocks), config.patch_size, config.grid,
-    )  # fmt: skip
+        embed=shell.embed,
+        blank_tokens=lambda: bare.embed(blank),
+        embed_parameters=[p for name, p in bare.named_parameters() if not name.startswith(head_names)],
+        class_token=shell.cls_token,
+        class_token_learns=model.cls_token is not None and model.cls_token.requires_grad,
+        classify=shell.classify,
+        head=lambda y: bare.classify(y[:, None].expand(-1, config.num_tokens, -1)),  # equal tokens suit any pooling
+        head_layers=[layer for layer in (bare.pre_logits, bare.head) if layer is not None],
+        final_norm=shell.norm,
+        originals=model.blocks,
+        take_block=_vit_block,
+        patch_size=config.patch_size,
+        grid=config.grid,
+    )
 
 
 def _vit_block(original: nn.Module) -> BlockParts:
     block = randomised(original)
-    attention = block.attn
 
     def run(z: Tensor) -> tuple[Tensor, Tensor]:
         taps: dict[str, Tensor] = {}
-        return (block(z, taps), taps["middle"])[::-1]
+        after = block(z, taps)
+        return taps["middle"], after
 
     return BlockParts(
-        run, block.norm1, block.norm2, (attention.qkv.weight, attention.qkv.bias),
-        (attention.proj.weight, attention.proj.bias), attention.num_heads, block.mlp, block.mlp.fc1, block.mlp.fc2,
-    )  # fmt: skip
+        run=run,
+        norm1=block.norm1,
+        norm2=block.norm2,
+        qkv=(block.attn.qkv.weight, block.attn.qkv.bias),
+        proj=(block.attn.proj.weight, block.attn.proj.bias),
+        num_heads=block.attn.num_heads,
+        mlp=block.mlp,
+        fc1=block.mlp.fc1,
+        fc2=block.mlp.fc2,
+    )
 
 
-# --- the posts' transformers ----------------------------------------------------------------------------------
+# --- the article's transformers ------------------------------------------------------------------------------
 
 _BLANK = torch.zeros(1, 1, 28, 28, dtype=torch.float64)
+
+
+def _torch_attention(attention: Any) -> dict[str, Any]:
+    """Return the parts of an nn.MultiheadAttention."""
+    return {
+        "qkv": (attention.in_proj_weight, attention.in_proj_bias),
+        "proj": (attention.out_proj.weight, attention.out_proj.bias),
+        "num_heads": attention.num_heads,
+    }
 
 
 def _design_parts(model: Any) -> Parts:
@@ -138,18 +173,19 @@ def _design_parts(model: Any) -> Parts:
         bare(images)
         return tokens.pop()
 
-    def head(y: Tensor) -> Tensor:
-        return shell.classifier(y)  # the log-softmax after it is the posts' own, not a layer
-
-    def classify(z: Tensor) -> Tensor:
-        return shell.classifier(shell.norm(z[:, 0]))
-
-    layers = [(shell.classifier.weight, shell.classifier.bias)]
     return Parts(
-        embed, lambda: embed(_BLANK), list(bare.parameters()), bare.class_token,
-        model.class_token.requires_grad, classify, head, layers, shell.norm,
-        lambda: map(_design_block, model.blocks), len(model.blocks), (PATCH, PATCH), (4, 4),
-    )  # fmt: skip
+        embed=embed,
+        blank_tokens=lambda: embed(_BLANK),
+        embed_parameters=list(bare.parameters()),
+        class_token=bare.class_token,
+        class_token_learns=model.class_token.requires_grad,
+        classify=lambda z: shell.classifier(shell.norm(z[:, 0])),
+        head=shell.classifier,  # without the log-softmax, which is not a layer
+        head_layers=[shell.classifier],
+        final_norm=shell.norm,
+        originals=model.blocks,
+        take_block=_design_block,
+    )
 
 
 def _design_block(original: nn.Module) -> BlockParts:
@@ -161,15 +197,11 @@ def _design_block(original: nn.Module) -> BlockParts:
         after = block(z)
         return middles.pop(), after
 
-    attention = block.attention
-    return BlockParts(
-        run, block.norm1, block.norm2, (attention.in_proj_weight, attention.in_proj_bias),
-        (attention.out_proj.weight, attention.out_proj.bias), attention.num_heads, block.mlp, block.mlp[0],
-        block.mlp[2],
-    )  # fmt: skip
+    attention, mlp = _torch_attention(block.attention), block.mlp
+    return BlockParts(run=run, norm1=block.norm1, norm2=block.norm2, **attention, mlp=mlp, fc1=mlp[0], fc2=mlp[2])
 
 
-def _post_vit_parts(model: Any) -> Parts:
+def _article_vit_parts(model: Any) -> Parts:
     inner = model.model
     shell = _without(inner, inner.encoder.layers)
     tokens: list[Tensor] = []
@@ -191,27 +223,37 @@ def _post_vit_parts(model: Any) -> Parts:
     def head(y: Tensor) -> Tensor:
         return shell.linear3(torch.tanh(shell.linear2(shell.linear1(y))))
 
-    embedding = [*shell.patch_projection.parameters(), *shell.position_embedding.parameters()]
-    layers = [(layer.weight, layer.bias) for layer in (shell.linear1, shell.linear2, shell.linear3)]
     return Parts(
-        embed, blank_tokens, embedding, shell.class_token, False, lambda z: head(z[:, 0]), head, layers, None,
-        lambda: map(_post_vit_block, inner.encoder.layers), len(inner.encoder.layers), (PATCH, PATCH), (4, 4),
-    )  # fmt: skip
+        embed=embed,
+        blank_tokens=blank_tokens,
+        embed_parameters=[*shell.patch_projection.parameters(), *shell.position_embedding.parameters()],
+        class_token=shell.class_token,
+        class_token_learns=False,
+        classify=lambda z: head(z[:, 0]),
+        head=head,
+        head_layers=[shell.linear1, shell.linear2, shell.linear3],
+        final_norm=None,
+        originals=inner.encoder.layers,
+        take_block=_article_vit_block,
+    )
 
 
-def _post_vit_block(original: nn.Module) -> BlockParts:
+def _article_vit_block(original: nn.Module) -> BlockParts:
     layer = randomised(original)
     middles: list[Tensor] = []
-    layer.norm1.register_forward_hook(lambda _module, _inputs, output: middles.append(output))  # norms come after
+    layer.norm1.register_forward_hook(lambda _module, _inputs, output: middles.append(output))  # post-norm
 
     def run(z: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():  # torch's fused inference path would pass the hook by
+        with torch.enable_grad():  # torch's fused inference path would bypass the hook
             after = layer(z)
         return middles.pop().detach(), after.detach()
 
-    attention = layer.self_attn
     return BlockParts(
-        run, layer.norm1, layer.norm2, (attention.in_proj_weight, attention.in_proj_bias),
-        (attention.out_proj.weight, attention.out_proj.bias), attention.num_heads,
-        lambda x: layer.linear2(layer.activation(layer.linear1(x))), layer.linear1, layer.linear2,
-    )  # fmt: skip
+        run=run,
+        norm1=layer.norm1,
+        norm2=layer.norm2,
+        **_torch_attention(layer.self_attn),
+        mlp=lambda x: layer.linear2(layer.activation(layer.linear1(x))),
+        fc1=layer.linear1,
+        fc2=layer.linear2,
+    )

@@ -1,28 +1,48 @@
-"""What the doctor says: findings, what it could not measure, and what it measured and found in order."""
+"""The result of a diagnosis: findings, checks that could not be measured, and checks that found nothing.
+
+The level of each finding, why it matters and how to fix it are in findings.toml.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from typing import Any, Literal
+
+from vitreous.reports.formats import join
 
 Level = Literal["broken", "warning", "note"]
 LEVELS: tuple[Level, ...] = ("broken", "warning", "note")  # worst first
 
 
 class NotMeasured(Exception):
-    """Raised by a check that cannot observe what it is about; the message says why."""
+    """Raised by a check that cannot observe what it needs; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One fault. The three sentences stand alone: a person who reads only `measured` knows what is the matter."""
+    """One fault. `measured` is understandable on its own."""
 
     id: str  # stable, kebab-case: scripts and tests rely on it
     level: Level
-    measured: str  # what was measured, the number included
+    measured: str  # includes the number
     why: str  # why it matters
-    mend: str  # what to do
+    fix: str
+
+
+@cache
+def explanations() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(resources.files("vitreous.doctor").joinpath("findings.toml").read_text(encoding="utf-8"))
+
+
+def finding(id: str, measured: str, *, level: Level | None = None) -> Finding:
+    """Return a finding with its explanation; `level` overrides the usual one."""
+    explanation = explanations()[id]
+    return Finding(id, level or explanation["level"], measured, explanation["why"], explanation["fix"])
 
 
 @dataclass(frozen=True)
@@ -33,7 +53,7 @@ class Unmeasured:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The whole visit. `healthy` names the checks that were carried out and found nothing."""
+    """All findings; `healthy` lists the checks that were carried out and found nothing."""
 
     findings: tuple[Finding, ...]
     not_measured: tuple[Unmeasured, ...]
@@ -42,19 +62,18 @@ class Diagnosis:
 
     @property
     def exit_code(self) -> int:
-        """1 if anything is broken or deserves a warning; notes alone are no alarm."""
+        """1 if anything is broken or a warning, 0 for notes alone."""
         return int(any(finding.level != "note" for finding in self.findings))
 
     def ids(self, *levels: Level) -> set[str]:
-        """The ids found, of all levels or of those named."""
+        """Return the ids of the findings, of all levels or of those given."""
         return {finding.id for finding in self.findings if finding.level in (levels or LEVELS)}
 
     def as_json(self) -> dict[str, Any]:
-        """Plain data for `json.dumps`."""
-        return {
-            "exit_code": self.exit_code,
-            "findings": [dataclasses.asdict(finding) for finding in self.findings],
-            "not_measured": [dataclasses.asdict(unmeasured) for unmeasured in self.not_measured],
-            "healthy": list(self.healthy),
-            "elapsed_seconds": round(self.elapsed_seconds, 2),
-        }
+        rounded = dataclasses.replace(self, elapsed_seconds=round(self.elapsed_seconds, 2))
+        return {"exit_code": self.exit_code, **dataclasses.asdict(rounded)}
+
+
+def quoted(names: Iterable[str]) -> str:
+    """Return "`a`, `b`, `c` and 4 more"."""
+    return join((f"`{name}`" for name in names), most=3)

@@ -1,63 +1,57 @@
-"""A diagnosis for people: coloured in a terminal, plain text anywhere else."""
+"""A diagnosis as text: coloured and wrapped in a terminal, plain anywhere else."""
 
 from __future__ import annotations
 
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
 
-from vitreous.doctor.findings import LEVELS, Diagnosis, Finding
+from vitreous.doctor.findings import LEVELS, Diagnosis
+from vitreous.reports.formats import plural
 
 _COLOURS = {"broken": "bold red", "warning": "bold yellow", "note": "bold blue"}
 
 
-def sorted_findings(diagnosis: Diagnosis) -> list[Finding]:
-    """The worst first; within a level in the order of the checks."""
-    return sorted(diagnosis.findings, key=lambda finding: LEVELS.index(finding.level))
-
-
-def summary(diagnosis: Diagnosis) -> str:
-    counts = [(level, sum(finding.level == level for finding in diagnosis.findings)) for level in LEVELS]
-    plurals = {"broken": "broken", "warning": "warnings", "note": "notes"}
-    said = ", ".join(f"{count} {plurals[level] if count > 1 else level}" for level, count in counts if count)
-    in_order = f"{len(diagnosis.healthy)} check{'s' * (len(diagnosis.healthy) != 1)} in order"
-    seconds = f"{diagnosis.elapsed_seconds:.1f} s"
-    return f"{said or 'nothing found'}; {in_order}, {len(diagnosis.not_measured)} not measured, {seconds}"
-
-
 def plain_text(diagnosis: Diagnosis, title: str = "") -> str:
-    """One paragraph a finding, each line whole: made for logs and pipes."""
-    lines = [title] if title else []
-    for finding in sorted_findings(diagnosis):
-        lines += [
-            f"{finding.level} {finding.id}: {finding.measured}", f"  why: {finding.why}", f"  mend: {finding.mend}", "",
-        ]  # fmt: skip
-    lines += [f"not measured {unmeasured.id}: {unmeasured.reason}" for unmeasured in diagnosis.not_measured]
-    if diagnosis.healthy:
-        lines.append(f"in order: {', '.join(diagnosis.healthy)}")
-    return "\n".join([*lines, summary(diagnosis)]) + "\n"
+    """Return one paragraph per finding, the worst first, without line wrapping."""
+    return "".join(f"{line.plain}\n" for line in _lines(diagnosis, title))
 
 
 def render(diagnosis: Diagnosis, title: str = "", file: TextIO | None = None) -> None:
-    """Print a diagnosis to `file` (standard output): in colour and wrapped if it is a terminal, else as plain text."""
-    stream = file or sys.stdout
-    console = Console(file=stream, highlight=False)
-    if not console.is_terminal:
-        stream.write(plain_text(diagnosis, title))
-        return
+    """Print a diagnosis to `file` (default: standard output)."""
+    console = Console(file=file or sys.stdout, highlight=False)
+    if console.is_terminal:
+        for line in _lines(diagnosis, title):
+            console.print(line)
+    else:
+        console.file.write(plain_text(diagnosis, title))
+
+
+def _lines(diagnosis: Diagnosis, title: str) -> Iterator[Text]:
     if title:
-        console.print(Text(title, style="bold"))
-        console.print()
-    for finding in sorted_findings(diagnosis):
-        console.print(Text.assemble((finding.level, _COLOURS[finding.level]), " ", (finding.id, "bold")))
-        console.print(Text(finding.measured))
-        console.print(Text(f"Why: {finding.why}", style="dim"))
-        console.print(Text.assemble(("Mend: ", "green"), finding.mend))
-        console.print()
+        yield Text(title, style="bold")
+    for finding in sorted(diagnosis.findings, key=lambda finding: LEVELS.index(finding.level)):
+        yield Text.assemble(
+            (finding.level, _COLOURS[finding.level]), " ", (finding.id, "bold"), f": {finding.measured}"
+        )
+        yield Text(f"  why: {finding.why}", style="dim")
+        yield Text.assemble(("  fix: ", "green"), finding.fix)
+        yield Text()
     for unmeasured in diagnosis.not_measured:
-        console.print(Text.assemble(("not measured ", "magenta"), unmeasured.id, (f": {unmeasured.reason}", "dim")))
+        yield Text.assemble(("not measured ", "magenta"), unmeasured.id, (f": {unmeasured.reason}", "dim"))
     if diagnosis.healthy:
-        console.print(Text.assemble(("in order ", "green"), (", ".join(diagnosis.healthy), "dim")))
-    console.print(Text(summary(diagnosis), style="bold"))
+        yield Text.assemble(("in order: ", "green"), (", ".join(diagnosis.healthy), "dim"))
+    yield Text(_summary(diagnosis), style="bold")
+
+
+def _summary(diagnosis: Diagnosis) -> str:
+    counts = Counter(finding.level for finding in diagnosis.findings)
+    found = [plural(counts[level], level, "broken" if level == "broken" else None) for level in LEVELS if counts[level]]
+    return (
+        f"{', '.join(found) or 'nothing found'}; {plural(len(diagnosis.healthy), 'check')} in order,"
+        f" {len(diagnosis.not_measured)} not measured, {diagnosis.elapsed_seconds:.1f} s"
+    )

@@ -1,89 +1,140 @@
-"""`vitreous doctor TARGET`: a preset, or `package.module:callable` giving any `nn.Module`."""
+"""`vitreous doctor TARGET`: a preset, a run, or `package.module:callable` returning any `nn.Module`."""
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from vitreous.config import DataConfig
 from vitreous.config.presets import PRESETS, preset
-from vitreous.doctor.inputs import Shape
-from vitreous.errors import VitreousError
+from vitreous.data.datasets import load_dataset
+from vitreous.data.preprocessing import Preprocessing
+from vitreous.doctor.diagnosis import diagnose
+from vitreous.doctor.findings import Diagnosis
+from vitreous.errors import ConfigError, DataError, VitreousError
+from vitreous.hardware import prepare
 from vitreous.models import build
+from vitreous.reports.formats import join
+from vitreous.runs import Run, is_run
+
+_MAX_PIXELS = 2**28  # 1 GB of float32: all of MNIST and CIFAR-10, a sample of larger data
 
 
-@dataclass(frozen=True)
-class TargetFacts:
-    """What is known of a target besides the model: give it to `diagnose` as `**facts.arguments()`."""
+def diagnose_target(
+    target: str, *, data: str | None = None, input_shape: str | None = None, seed: int = 0
+) -> Diagnosis:
+    """Diagnose the model that `target` names, with its own data (a run) or those given."""
+    prepare()
+    if data is not None and input_shape is not None:
+        raise ConfigError("--data and --input-shape were both given; the data have their own shape")
+    if is_run(target):
+        run = Run.open(target)
+        model, arguments = run.load_model(), _config_arguments(run.config.model) | {"fresh": False}
+        arguments |= _data_arguments(run.config.data if data is None else DataConfig(name=data), run.preprocessing)
+    else:
+        model, arguments = target_model(target, seed)
+        if data is not None:
+            base = preset(target).data if target in PRESETS else DataConfig()
+            arguments |= _data_arguments(base.replace(name=data), None)
+    if input_shape is not None:
+        arguments["input_shape"] = _parse_shape(input_shape)
+    return diagnose(model, **arguments, seed=seed)
 
-    name: str
-    factory: Callable[[], nn.Module] | None = None  # builds another one like it
-    input_shape: Shape | None = None
-    num_classes: int | None = None
-    fresh: bool | None = None
 
-    def arguments(self) -> dict[str, Any]:
-        return {key: getattr(self, key) for key in ("factory", "input_shape", "num_classes", "fresh")}
-
-
-def target_model(text: str, seed: int = 0) -> tuple[nn.Module, TargetFacts]:
-    """The model that `text` names, built from `seed`, and what is known of it."""
+def target_model(target: str, seed: int = 0) -> tuple[nn.Module, dict[str, Any]]:
+    """Build the model that `target` names from `seed`; return it with further arguments for `diagnose`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return _callable_target(text) if ":" in text else _preset_target(text)
+        if ":" in target:
+            return _import_model(target)
+        if target not in PRESETS:
+            raise VitreousError(
+                f"{target!r} is neither a preset ({', '.join(PRESETS)}) nor package.module:callable, as in"
+                " my_models.vit:make_model"
+            )
+        config = preset(target).model
+        return build(config), _config_arguments(config) | {"fresh": True}
 
 
-def _preset_target(name: str) -> tuple[nn.Module, TargetFacts]:
-    if name not in PRESETS:
-        raise VitreousError(
-            f"{name!r} is neither a preset ({', '.join(PRESETS)}) nor package.module:callable, as in"
-            " my_models.vit:make_model"
-        )
-    config = preset(name).model
-    shape = (config.channels, *config.image_size)
-    return build(config), TargetFacts(name, lambda: build(config), shape, config.num_classes, fresh=True)
+def _config_arguments(config: Any) -> dict[str, Any]:
+    return {
+        "factory": lambda: build(config),
+        "input_shape": (config.channels, *config.image_size),
+        "num_classes": config.num_classes,
+    }
 
 
-def _callable_target(text: str) -> tuple[nn.Module, TargetFacts]:
-    module_name, _, path = text.partition(":")
+def _import_model(target: str) -> tuple[nn.Module, dict[str, Any]]:
+    module_name, _, path = target.partition(":")
     here = str(Path.cwd())
-    sys.path.insert(0, here)  # `python -m` looks in the current folder too; an installed command does not
+    sys.path.insert(0, here)  # `python -m` searches the current folder too; an installed command does not
     try:
         found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(missing + "."):
-            raise VitreousError(
-                f"{text!r}: there is no module {missing!r}, neither installed nor in the current folder {here}"
-            ) from None
-        raise VitreousError(f"{text!r}: importing {module_name} failed, for want of the module {missing!r}") from None
+            reason = f"there is no module {missing!r}, neither installed nor in the current folder {here}"
+        else:
+            reason = f"{module_name} could not be imported: the module {missing!r} is missing"
+        raise VitreousError(f"{target!r}: {reason}") from None
     except Exception as error:
-        raise VitreousError(f"{text!r}: importing {module_name} failed: {type(error).__name__}: {error}") from error
+        raise VitreousError(f"{target!r}: importing {module_name} failed: {type(error).__name__}: {error}") from error
     finally:
         if here in sys.path:
             sys.path.remove(here)
     for name in filter(None, path.split(".")):
         if not hasattr(found, name):
             names = sorted(key for key, value in vars(found).items() if callable(value) and not key.startswith("_"))
-            raise VitreousError(f"{text!r}: {module_name} has no {path!r}; it has {', '.join(names[:12]) or 'nothing'}")
+            raise VitreousError(
+                f"{target!r}: {module_name} has no {path!r}; it has {join(names, most=12) or 'nothing'}"
+            )
         found = getattr(found, name)
     if isinstance(found, nn.Module):
-        return found, TargetFacts(text)
+        return found, {}
     if not path or not callable(found):
-        raise VitreousError(f"{text!r} names no callable; give package.module:callable, which makes an nn.Module")
+        raise VitreousError(f"{target!r} does not name a callable; expected package.module:callable")
     try:
         model = found()
     except Exception as error:
         raise VitreousError(
-            f"{text!r} could not be called without arguments: {type(error).__name__}: {error}; name a function that"
-            " returns the model ready made"
+            f"{target!r} could not be called without arguments: {type(error).__name__}: {error}; name a function that"
+            " returns the finished model"
         ) from error
     if not isinstance(model, nn.Module):
-        raise VitreousError(f"{text!r} gave a {type(model).__name__}, not an nn.Module")
-    return model, TargetFacts(text, found, fresh=None)
+        raise VitreousError(f"{target!r} returned a {type(model).__name__}, not an nn.Module")
+    return model, {"factory": found}
+
+
+def _data_arguments(config: DataConfig, preprocessing: Preprocessing | None) -> dict[str, Any]:
+    """Return training images as the model receives them, their labels, and test images.
+
+    Empty for a run whose data are unavailable: it is examined on synthetic inputs, without the data checks.
+    """
+    try:
+        dataset = load_dataset(config)
+    except DataError:
+        if preprocessing is None:
+            raise
+        return {}
+    to_input = (preprocessing or Preprocessing.for_dataset(dataset)).to_input
+    # all images where memory allows, so that no duplicate of a test image is missed
+    most = max(64, _MAX_PIXELS // dataset.train.images[0].numel())
+    chosen = torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(0))[:most]
+    return {
+        "images": to_input(dataset.train.images[chosen]),
+        "labels": dataset.train.labels[chosen],
+        "test_images": to_input(dataset.test.images),
+    }
+
+
+def _parse_shape(text: str) -> tuple[int, ...]:
+    text = text.replace(" ", "")
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
+        raise ConfigError(f"--input-shape {text!r}: expected positive numbers with commas, as in 1,28,28")
+    return tuple(map(int, text.split(",")))

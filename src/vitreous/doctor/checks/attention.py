@@ -1,0 +1,111 @@
+"""Does attention follow its equation: softmax over the keys of q·k / √(head width), neither collapsed nor blown up?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from vitreous.doctor.findings import Finding, NotMeasured, finding
+from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.doctor.recording import AttentionOp
+from vitreous.reports.formats import number, percent
+
+#: exp(−87.3) = 1.2e-38: below, float32 has only denormal numbers, then zero.
+UNDERFLOW = 87.3
+#: A logit this far below the row's largest is a mask, not a score.
+MASKED = 1e4
+
+
+def scale(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Compare the factor between q·k and the logits with 1/√(head width)."""
+    measured = [
+        (op.module, op.scale, op.query.shape[-1])
+        for op in tested.attention
+        if op.query is not None and op.scale is not None and not _is_normalised(op)  # unit vectors need no scale
+    ]
+    if not measured:
+        raise NotMeasured("no product of queries and keys with a fixed scale was observed")
+    # 5 %: every mistake seen (no scale, the whole width, the number of tokens) is further off, rounding far less
+    wrong = [found for found in measured if abs(found[1] * found[2] ** 0.5 - 1) > 0.05]
+    if wrong:
+        module, factor, head_dim = wrong[0]
+        effect = "no scaling at all" if abs(factor - 1) < 1e-6 else f"a head width of {number(factor**-2)}"
+        yield finding(
+            "attention-scale",
+            f"in {len(wrong)} of {len(measured)} attentions, first `{module}`, q·k is multiplied by {number(factor)},"
+            f" which corresponds to {effect}; the head width is {head_dim}, so it should be 1/√{head_dim} ="
+            f" {number(head_dim**-0.5)}.",
+        )
+
+
+def softmax_axis(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Each query's weights, as they enter the product with the values, must sum to 1."""
+    wrong = [op for op in tested.attention if not _rows_sum_to_one(op)]
+    if wrong:
+        op, sums = wrong[0], wrong[0].weights.sum(-1)
+        yield finding(
+            "softmax-axis",
+            f"in {len(wrong)} of {len(tested.attention)} attentions, first `{op.module}`, softmax runs over axis"
+            f" {op.softmax_dim} of a {tuple(op.logits.shape)} tensor, but the product with the values sums over"
+            f" another: the weights of a token sum to between {number(float(sums.min()))} and"
+            f" {number(float(sums.max()))} instead of 1.",
+        )
+
+
+def blown_up(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Logits so far apart that softmax underflows."""
+    worst_share, worst_gap, module = 0.0, 0.0, ""
+    for op in tested.attention:
+        logits = op.logits.float()
+        gaps = logits.amax(op.softmax_dim, keepdim=True) - logits
+        gaps = gaps[torch.isfinite(gaps) & (gaps < MASKED)]
+        share = float((gaps > UNDERFLOW).float().mean())  # NaN without scores, which is not larger
+        if share > worst_share:
+            worst_share, worst_gap, module = share, float(gaps.max()), op.module
+    # one weight in a thousand: 12 % of denormals made attention ten times slower, a single one costs nothing
+    if worst_share > 1e-3:
+        yield finding(
+            "attention-blown-up",
+            f"attention logits have blown up: in `{module}` they differ by up to {number(worst_gap)}, and"
+            f" {percent(worst_share)} of the weights are below e^−{UNDERFLOW:.0f}, where float32 has only denormals"
+            " and zero.",
+        )
+
+
+def collapsed(tested: ModelUnderTest) -> Iterator[Finding]:
+    """All heads of an attention put their whole weight on one token."""
+    ops = [op for op in tested.attention if op.query is not None and op.weights.shape[-1] > 2 and _rows_sum_to_one(op)]
+    if not ops:
+        raise NotMeasured("no attention over three or more tokens with weights that sum to 1 was observed")
+    if next(blown_up(tested), None) is not None:
+        raise NotMeasured("the logits have blown up, which includes this")
+    # three ViTs trained on MNIST had layers of 0.39 to 0.95: single heads are sharp, a whole layer is not
+    low = [(entropy, op) for op in ops if (entropy := _relative_entropy(op.weights)) < 0.02]
+    if low:
+        entropy, op = min(low, key=lambda pair: pair[0])
+        yield finding(
+            "attention-collapsed",
+            f"attention has collapsed in {len(low)} of {len(ops)} attentions: in `{op.module}` the mean entropy is"
+            f" {percent(entropy)} of that of uniform attention; the mean largest weight is"
+            f" {number(float(op.weights.amax(-1).mean()))}.",
+        )
+
+
+def _rows_sum_to_one(op: AttentionOp) -> bool:
+    return bool(((op.weights.sum(-1) - 1).abs() < 1e-3).all())
+
+
+def _relative_entropy(weights: Tensor) -> float:
+    entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1).mean()
+    return float(entropy) / math.log(weights.shape[-1])
+
+
+def _is_normalised(op: AttentionOp) -> bool:
+    """Whether all queries have the same length, and all keys: normalised on purpose (cosine attention, QK-norm)."""
+    if op.query is None or op.key is None:
+        return False
+    lengths = op.query.norm(dim=-1), op.key.norm(dim=-2)
+    return all(length.numel() >= 4 and float(length.std()) <= 1e-3 * float(length.mean()) for length in lengths)

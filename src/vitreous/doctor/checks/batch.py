@@ -1,0 +1,131 @@
+"""Does the prediction depend on the image alone, and do the tokens of one image attend to each other?
+
+Shapes: G groups (images × heads) of S positions, K head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from vitreous.doctor.findings import Finding, NotMeasured, finding
+from vitreous.doctor.model_io import max_moved, regions
+from vitreous.doctor.model_under_test import BATCH_SIZE, ModelUnderTest
+from vitreous.doctor.recording import attention_ops
+from vitreous.reports.formats import percent
+
+#: Share of the probability that may move between two equivalent computations. Float32 kernels chosen by batch size
+#: moved 2e-7 in healthy models; the article's ViT moves 0.005 fresh and 0.9 trained.
+SAME_PREDICTION = 1e-4
+
+
+def batch_dependence(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Compare the same images in one batch, one by one, and in another order."""
+    tested.require_repeatable()
+    batch = tested.images[:BATCH_SIZE]
+    if len(batch) < 2:
+        raise NotMeasured("at least two images are needed")
+    worst, how = SAME_PREDICTION, ""
+    for randomised in (False, True):  # a fresh head gives all images (almost) the same logits
+        with tested.borrowed(randomised=randomised) as model:
+            together = tested.log_probabilities(model, batch)
+            alone = torch.cat([tested.log_probabilities(model, image[None]) for image in tested.batch])
+            order = torch.randperm(len(batch), generator=tested.generator(1)).to(tested.device)
+            permuted = tested.log_probabilities(model, batch[order])[order.argsort()]
+        for other, comparison in (
+            (alone, f"alone and in a batch of {len(batch)}"),
+            (permuted, f"in a batch of {len(batch)} and in the same batch reordered"),
+        ):
+            moved = max_moved(together[: len(other)], other)
+            if moved > worst:
+                worst, how = moved, comparison + (" (all parameters randomised)" if randomised else "")
+    if how:
+        yield finding(
+            "batch-dependence",
+            f"the prediction for an image depends on the rest of its batch: {how}, up to {percent(worst)} of its"
+            " probability moves to other classes.",
+        )
+
+
+def tokens_never_attend(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Change one image, then one region of it, and find the positions of each attention that change.
+
+    An attention sums over S positions in each of G groups. If no group ever contains two different tokens of one
+    image, those tokens never attend to each other, whatever else is mixed.
+    """
+    ops = [op for op in tested.attention if op.query is not None] or tested.attention
+    images = tested.images[: tested.num_recorded].clone()
+    other = tested.synthetic_inputs(len(images), offset=2)
+
+    def values(index: int | None = None, region: tuple[slice, ...] | None = None) -> list[Tensor]:
+        changed = images.clone()
+        if index is not None:
+            changed[index][region or ...] = other[index][region or ...]
+        return [op.values for op in attention_ops(tested.record(changed, randomised=True))]
+
+    base = values()
+    by_image = [values(index) for index in range(len(images))]
+    by_region = [values(0, region) for region in regions(tested.shape)]
+    if {len(run) for run in [base, *by_image, *by_region]} != {len(tested.attention)}:
+        raise NotMeasured("the model does not carry out the same attentions for every image")
+
+    reasons: dict[int, str] = {}  # attention → why no tokens meet there, "" if they do
+    for i, op in enumerate(tested.attention):
+        runs = [run[i] for run in by_image], [run[i] for run in by_region]
+        reason = _why_separate(base[i], *runs) if op in ops else None
+        if reason is not None:
+            reasons[i] = reason
+    if not reasons:
+        raise NotMeasured("every position of every attention depends on the whole input, so tokens look alike")
+    if _self_only([op.weights for op in ops]):
+        reasons = dict.fromkeys(reasons, "each token puts its whole weight on itself")
+    if "" in reasons.values():
+        return
+    first, reason = next(iter(reasons.items()))
+    yield finding(
+        "tokens-never-attend",
+        f"tokens of one image never attend to each other: in `{tested.attention[first].module}`, given {len(images)}"
+        f" images, {reason}.",
+    )
+
+
+def _why_separate(values: Tensor, by_image: list[Tensor], by_region: list[Tensor]) -> str | None:
+    """Describe why no group contains two tokens of the first image; "" if one does, None if undecided."""
+    groups, positions = values.shape[:2]  # (G, S, K)
+    if any(run.shape != values.shape for run in [*by_image, *by_region]):
+        return None
+    size = values.abs().max()
+    changes = torch.stack([(run - values).abs().amax(-1) for run in by_image])  # (images, G, S)
+    owned = changes > 1e-5 * size  # float noise is 1e-7 of the size; a changed image changes its tokens by about 1
+    if not bool((owned.sum(0) == 1).any()):
+        return None
+    if positions == 1:
+        return f"each of its {groups} groups holds a single position"
+    parts = torch.stack([(run - values).abs().amax(-1) for run in by_region])  # (regions, G, S)
+    # a token belongs to the regions that change it most; norms over the whole image change all tokens a little
+    regions_of = parts > 0.05 * parts.amax(dim=(1, 2), keepdim=True).clamp(min=1e-5 * float(size))
+    bits = 2 ** torch.arange(len(parts), device=parts.device)
+    signature = (regions_of.int() * bits[:, None, None]).sum(0)  # (G, S): the set of regions as one number
+    eligible = ~owned[1:].any(0)  # the first image's tokens, or constant ones (class token)
+    most = 0
+    for group in owned[0].any(-1).nonzero().flatten().tolist():
+        own = signature[group][eligible[group]]
+        if len(own.unique()) > 1:
+            return ""
+        most = max(most, len(own))
+    if most <= 1:
+        return f"the {positions} positions that attend to each other come from different images of the batch"
+    if len(signature[owned[0]].unique()) > 1:
+        return f"the {positions} positions that attend to each other are parts of the same token (its heads?)"
+    return None
+
+
+def _self_only(weights: list[Tensor]) -> bool:
+    """Whether all weights off the diagonal are zero: a mask that shows each token only itself."""
+    return all(
+        w.shape[-1] == w.shape[-2] > 1
+        and float((w - torch.diag_embed(w.diagonal(dim1=-2, dim2=-1))).abs().max()) < 1e-6
+        for w in weights
+    )

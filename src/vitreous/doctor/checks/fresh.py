@@ -1,0 +1,177 @@
+"""Can a freshly initialised model learn at all?"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.doctor.findings import Finding, NotMeasured, finding
+from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.doctor.randomness import seed_everything
+from vitreous.reports.formats import number
+
+OVERFIT_IMAGES = 64
+OVERFIT_STEPS = 200
+OVERFIT_SECONDS = 20.0
+PATIENCE = 60  # steps without progress after which the next learning rate is tried; the last one gets all steps
+LEARNING_RATES = (3e-3, 1e-3, 3e-4)  # small ViTs learn fastest with the first, deep and post-norm ones need the others
+
+
+def first_loss(tested: ModelUnderTest) -> Iterator[Finding]:
+    """An untrained classifier should have a loss of about ln(classes)."""
+    _require_fresh(tested)
+    with tested.borrowed() as model:
+        loss = float(F.nll_loss(tested.log_probabilities(model, tested.images), tested.labels))
+    expected = math.log(tested.num_classes)
+    # Measured on fresh ViTs, 30 seeds each: torch's default head is at most 0.13 nats above, a Xavier one 0.7 on
+    # average and at most 1.55 (2 classes). Twice that is not caused by the seed.
+    if abs(loss - expected) > 3:
+        yield finding(
+            "first-loss",
+            f"the first loss is {number(loss)}; an untrained model should have ln({tested.num_classes}) ="
+            f" {number(expected)}.",
+        )
+
+
+def activations_with_depth(tested: ModelUnderTest) -> Iterator[Finding]:
+    sizes, _ = _through_blocks(tested)
+    yield from _trend("activations", sizes, f"from a root mean square of {number(sizes[0])} after the first block")
+
+
+def gradients_with_depth(tested: ModelUnderTest) -> Iterator[Finding]:
+    _, norms = _through_blocks(tested)
+    yield from _trend("gradients", norms[::-1], f"from a norm of {number(norms[-1])} after the last block")
+
+
+def _trend(what: str, sizes: list[float], start_text: str) -> Iterator[Finding]:
+    # Healthy stacks of width 32, 2 to 24 deep, 3 to 13 seeds each: activations grow up to 24 times (pre-norm),
+    # gradients change by 1/100 (post-norm) to 13 times. 1000 is far outside.
+    finite = all(math.isfinite(size) for size in sizes)
+    ratio = sizes[-1] / sizes[0] if sizes[0] else math.inf
+    if finite and 1e-3 <= ratio <= 1e3:
+        return
+    verb, change = ("vanish", "shrink") if finite and ratio < 1 else ("explode", "grow")
+    yield finding(
+        f"{what}-{verb}",
+        f"{what} {verb} with depth: {start_text} they {change} to {number(sizes[-1])} after the"
+        f" {'first' if what == 'gradients' else 'last'} of {len(sizes)} blocks.",
+    )
+
+
+def cannot_overfit(tested: ModelUnderTest) -> Iterator[Finding]:
+    """A model that cannot memorise 64 images cannot learn anything else."""
+    if tested.fresh is False:
+        raise NotMeasured("the model is trained already")
+    images, labels = tested.images[:OVERFIT_IMAGES], tested.labels[:OVERFIT_IMAGES]
+    if len(images) < 8:
+        raise NotMeasured(f"only {len(images)} images were given")
+    deadline = min(time.monotonic() + OVERFIT_SECONDS, tested.deadline)
+    tried: list[tuple[float, int, float]] = []  # loss, correct predictions, learning rate
+    for learning_rate in LEARNING_RATES:
+        loss, num_correct = _overfit(tested, images, labels, learning_rate, deadline)
+        if _fits(loss, num_correct / len(images)):
+            return
+        tried.append((loss, num_correct, learning_rate))
+    loss, num_correct, learning_rate = min(tried)
+    yield finding(
+        "cannot-overfit",
+        f"the model cannot memorise {len(images)} images: after {OVERFIT_STEPS} steps of AdamW the loss is"
+        f" {number(loss)} and {num_correct} of {len(images)} predictions are correct, at the best of {len(tried)}"
+        f" learning rates ({learning_rate:g}); a working model gets below 0.5.",
+    )
+
+
+def _fits(loss: float, accuracy: float) -> bool:
+    # the loss too: bounded or scaled-down logits can have the right order and never become confident
+    return loss < 0.5 and accuracy >= 0.95
+
+
+def _overfit(
+    tested: ModelUnderTest, images: Tensor, labels: Tensor, learning_rate: float, deadline: float
+) -> tuple[float, int]:
+    """Train until the model fits or the steps are used up; return its loss and number of correct predictions."""
+    with tested.borrowed(training=True) as model:
+        seed_everything(tested.seed)
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not parameters:
+            raise NotMeasured("no parameter requires a gradient")
+        optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)
+        first_loss, loss, num_correct = math.inf, math.inf, 0
+        for step in range(OVERFIT_STEPS):
+            if time.monotonic() >= deadline:
+                raise NotMeasured(f"there was no time for {OVERFIT_STEPS} steps: a diagnosis takes at most a minute")
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate * min(1, (step + 1) / 10)
+            log_probabilities = tested.log_probabilities(model, images, mode=nullcontext(), grad=True)
+            batch_loss = F.nll_loss(log_probabilities, labels)
+            first_loss = float(batch_loss) if step == 0 else first_loss
+            optimizer.zero_grad()
+            batch_loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            if step % 10 == 9 or step == OVERFIT_STEPS - 1:
+                model.eval()
+                log_probabilities = tested.log_probabilities(model, images)
+                model.train()
+                loss = float(F.nll_loss(log_probabilities, labels))
+                loss = loss if math.isfinite(loss) else math.inf
+                num_correct = int((log_probabilities.argmax(1) == labels).sum())
+                no_progress = step + 1 >= PATIENCE and not loss < 0.97 * first_loss
+                if _fits(loss, num_correct / len(images)) or (no_progress and learning_rate != LEARNING_RATES[-1]):
+                    break
+    return loss, num_correct
+
+
+def _require_fresh(tested: ModelUnderTest) -> None:
+    if tested.fresh is None:
+        raise NotMeasured("it is unclear whether the model is fresh")
+    if not tested.fresh:
+        raise NotMeasured("the model is trained already")
+
+
+def _through_blocks(tested: ModelUnderTest) -> tuple[list[float], list[float]]:
+    """Return the root mean square of each block's output, and the norm of the gradient of the last block there.
+
+    The gradient is that of a random weighted sum: the loss sends no gradient back through a head that starts at zero.
+    Its norm, not its mean: the last block may return the class token alone, so that the gradient before it is spread
+    over many tokens.
+    """
+    _require_fresh(tested)
+    with tested.borrowed() as model, ExitStack() as hooks:
+        stacks = [
+            list(module)
+            for module in model.modules()
+            if isinstance(module, nn.ModuleList | nn.Sequential)
+            and len(module) > 1
+            and len({type(child) for child in module}) == 1
+            and any(True for _ in module[0].parameters())
+        ]
+        if not stacks:
+            raise NotMeasured("no stack of equal blocks (nn.ModuleList or nn.Sequential) was found")
+        stack = max(stacks, key=len)
+        outputs: list[Tensor] = []
+        for block in stack:
+            hook = block.register_forward_hook(lambda _module, _inputs, output: outputs.append(_first_tensor(output)))
+            hooks.callback(hook.remove)
+        tested.outputs(model, tested.batch[:8], grad=True)
+        if len(outputs) != len(stack) or len({(output.ndim, output.shape[-1]) for output in outputs}) != 1:
+            raise NotMeasured("the blocks do not run once each, one after the other")
+        if not outputs[-1].requires_grad:
+            raise NotMeasured("no gradient passes through the blocks")
+        gradients = tested.gradients(outputs[-1], outputs, offset=9)
+    sizes = [float(output.detach().pow(2).mean().sqrt()) for output in outputs]
+    return sizes, [0.0 if gradient is None else float(gradient.norm()) for gradient in gradients]
+
+
+def _first_tensor(output: object) -> Tensor:
+    if isinstance(output, list | tuple) and output:
+        output = output[0]
+    if not isinstance(output, Tensor):
+        raise NotMeasured("the blocks do not return tensors")
+    return output

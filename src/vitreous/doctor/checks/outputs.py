@@ -1,0 +1,116 @@
+"""Are the outputs what a loss function expects, and the same each time?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from vitreous.doctor.findings import Finding, Level, finding, quoted
+from vitreous.doctor.model_io import kind_of, max_moved
+from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.doctor.randomness import DROPOUT, Deterministic, seed_everything
+from vitreous.doctor.recording import linear_feeding, linear_op
+from vitreous.reports.formats import percent, plural
+
+
+def not_finite(tested: ModelUnderTest) -> Iterator[Finding]:
+    """NaN or infinity in the outputs for ordinary inputs."""
+    with tested.borrowed() as model:
+        outputs = tested.outputs(model, tested.batch)
+    share = float((~torch.isfinite(outputs)).float().mean())
+    if share:
+        yield finding(
+            "answers-not-finite", f"{percent(share)} of the outputs for {len(tested.batch)} images are NaN or infinite."
+        )
+
+
+def probabilities(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Rows that are probabilities; or, with random parameters, outputs all within (0, 1): a sigmoid."""
+    with tested.borrowed(randomised=True) as model:
+        outputs = tested.outputs(model, tested.batch)
+    if tested.output_kind == "probabilities":
+        what = f"every row sums to 1 (within {float((outputs.sum(1) - 1).abs().max()):.0e})"
+    elif tested.output_kind == "logits" and bool(((outputs > 0) & (outputs < 1)).all()) and outputs.numel() >= 64:
+        what = "every output is between 0 and 1, whatever the parameters"
+    else:
+        return
+    yield finding(
+        "probabilities-not-logits",
+        f"the model returns probabilities where logits are expected: for {len(outputs)} images, {what}.",
+    )
+
+
+def log_probabilities_returned(tested: ModelUnderTest) -> Iterator[Finding]:
+    with tested.borrowed() as model:
+        outputs = tested.outputs(model, tested.batch)
+    if tested.output_kind == kind_of(outputs) == "log-probabilities":
+        yield finding(
+            "log-probabilities",
+            f"the model returns log-probabilities, not logits: for {len(outputs)} images all outputs are at most 0 and"
+            f" their exponentials sum to 1 (within {float((outputs.exp().sum(1) - 1).abs().max()):.0e}).",
+        )
+
+
+def linear_after_linear(tested: ModelUnderTest) -> Iterator[Finding]:
+    """A linear layer's output that enters another linear layer through views only, in a recorded forward pass."""
+    pairs: dict[Level, dict[tuple[str, str], tuple[int, int, int]]] = {"warning": {}, "note": {}}
+    for node in tested.recording.nodes:
+        second = linear_op(node)
+        first = linear_feeding(second.data) if second is not None else None
+        if second is not None and first is not None:
+            widths = first.in_features, first.out_features, second.out_features
+            # through a bottleneck (LoRA, factorised layers) two linear layers save parameters: maybe on purpose
+            level: Level = "note" if widths[1] < min(widths[0], widths[2]) else "warning"
+            pairs[level][first.weight, second.weight] = widths
+    for level, found in pairs.items():
+        for (first_weight, second_weight), (into, middle, out) in list(found.items())[:1]:
+            more = f", and {plural(len(found) - 1, 'more pair')}" if len(found) > 1 else ""
+            yield finding(
+                "linear-after-linear",
+                f"`{_layer(first_weight)}` ({into} → {middle}) feeds `{_layer(second_weight)}` ({middle} → {out}) with"
+                f" nothing between{more}: {into * middle + middle * out:,} weights do the work of one layer's"
+                f" {into * out:,}.",
+                level=level,
+            )
+
+
+def _layer(weight: str) -> str:
+    return weight.removesuffix(".weight").removesuffix("_weight") or weight
+
+
+def dropout_in_eval(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Dropout masks drawn although the model is in eval mode."""
+    drawn = [node for node in tested.recording.nodes if node.op in DROPOUT]
+    if drawn:
+        modules = sorted({node.module or "forward" for node in drawn})
+        moved, _ = _moved_between_calls(tested, nullcontext())
+        yield finding(
+            "dropout-in-eval",
+            f"dropout is active in eval mode: {plural(len(drawn), 'mask')} per forward pass (in {quoted(modules)});"
+            f" between two calls, up to {percent(moved)} of the probability moves.",
+        )
+
+
+def not_deterministic(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Outputs that vary, dropout aside: random numbers drawn in forward, or state kept from earlier calls."""
+    moved, same_seed = _moved_between_calls(tested, Deterministic(only_dropout=True))
+    if moved > 1e-6 or same_seed > 1e-6:
+        yield finding(
+            "nondeterministic-eval",
+            f"in eval mode the outputs for the same images differ between two calls: up to"
+            f" {percent(max(moved, same_seed))} of the probability moves"
+            f"{', even with the same random seed' if same_seed > 1e-6 else ''}.",
+        )
+
+
+def _moved_between_calls(tested: ModelUnderTest, mode: AbstractContextManager) -> tuple[float, float]:
+    """Return the probability moved between two random seeds, and between two calls with the same seed."""
+    outputs = []
+    with tested.borrowed(randomised=True) as model:
+        for seed in (tested.seed, tested.seed + 1, tested.seed + 1):
+            seed_everything(seed)
+            outputs.append(tested.log_probabilities(model, tested.batch, mode=mode))
+    first, second, again = outputs
+    return max_moved(first, second), max_moved(second, again)

@@ -1,0 +1,145 @@
+"""Does every pixel count, and does its position matter?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from vitreous.doctor.findings import Finding, NotMeasured, finding
+from vitreous.doctor.model_io import is_image, max_moved, total_variation
+from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.reports.formats import percent, plural
+
+
+def without_influence(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Pixels inside the image (or whole patches) that no output depends on."""
+    dead = _dead_inputs(tested)
+    if is_image(tested.shape):
+        dead = dead & ~_border(dead)[2]
+    if not dead.any() or _still_matters(tested, dead):
+        return
+    if is_image(tested.shape):
+        rows, columns = dead.any(1).nonzero().flatten(), dead.any(0).nonzero().flatten()
+        what = (
+            f"{int(dead.sum())} of {dead.numel()} pixels ({percent(float(dead.float().mean()))}), all within rows"
+            f" {int(rows[0])}–{int(rows[-1])} and columns {int(columns[0])}–{int(columns[-1])}"
+        )
+    else:
+        what = f"{int(dead.sum())} of {dead.numel()} patches (first: number {int(dead.nonzero()[0])})"
+    yield finding(
+        "patches-without-influence",
+        f"{what}, cannot influence the output: their gradient is exactly 0 for {len(tested.batch)} images, and other"
+        " values there change nothing (all parameters randomised).",
+    )
+
+
+def border_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Rows at the bottom or columns at the right that the model ignores."""
+    if not is_image(tested.shape):
+        raise NotMeasured("the input is already split into patches")
+    dead = _dead_inputs(tested)
+    bottom, right, border = _border(dead)
+    if dead.all() or not border.any() or _still_matters(tested, border):
+        return
+    lost = [f"the last {plural(count, axis)}" for count, axis in ((bottom, "row"), (right, "column")) if count]
+    yield finding(
+        "border-cut-off",
+        f"{' and '.join(lost)} of the {dead.shape[0]}×{dead.shape[1]} image ({percent(float(border.float().mean()))} of"
+        " its pixels) never reach the output: their gradient is exactly 0, and other values there change nothing.",
+    )
+
+
+def order_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Shuffle blocks of the image: the outputs of a model with positions change."""
+    tested.require_repeatable()
+    batch = tested.batch[:16]
+    with tested.borrowed(randomised=True) as model:
+        original = tested.log_probabilities(model, batch)
+        between_images = float(total_variation(original, original.roll(1, 0)).mean())
+        if len(batch) < 2 or between_images < 1e-4:
+            raise NotMeasured("the outputs hardly depend on the image, so the order of its patches cannot matter")
+        for block in _block_sizes(tested):
+            shuffled = _shuffle(batch, block, tested.generator(3))
+            moved = max_moved(original, tested.log_probabilities(model, shuffled))
+            # healthy: as much as between two images (0.3 to 3 times); without positions: float noise, 1e-5 times
+            if moved < 1e-3 * between_images:
+                what = f"the {block}×{block} blocks of an image" if block else "the patches"
+                yield finding(
+                    "patch-order-ignored",
+                    f"the order of the patches does not matter: with {what} shuffled, {percent(moved)} of the"
+                    f" probability moves, against {percent(between_images)} between two images (all parameters"
+                    " randomised).",
+                )
+                return
+
+
+def _dead_inputs(tested: ModelUnderTest) -> Tensor:
+    """Return the mask of pixels (H, W) or patches (N,) whose gradient is exactly 0 in every image."""
+    with tested.borrowed(randomised=True) as model:
+        images = tested.batch.clone().requires_grad_()
+        outputs = tested.outputs(model, images, grad=True)
+        if not outputs.requires_grad:
+            raise NotMeasured("no gradient reaches the input")
+        (gradient,) = tested.gradients(outputs, [images], offset=4)
+    if gradient is None or not bool(torch.isfinite(gradient).all()):
+        raise NotMeasured("no finite gradient reaches the input")
+    if is_image(tested.shape):
+        return (gradient == 0).all(dim=(0, 1))
+    return (gradient == 0).reshape(*gradient.shape[:2], -1).all(-1).all(0)
+
+
+def _border(dead: Tensor) -> tuple[int, int, Tensor]:
+    """Return how many whole rows at the bottom and columns at the right are dead, and a mask of them."""
+    rows, columns = dead.all(1).flip(0).cumprod(0).flip(0).bool(), dead.all(0).flip(0).cumprod(0).flip(0).bool()
+    return int(rows.sum()), int(columns.sum()), rows[:, None] | columns
+
+
+def _still_matters(tested: ModelUnderTest, dead: Tensor) -> bool:
+    """Whether other values there change the output after all: a step without gradient (rounding, detach) hides it."""
+    tested.require_repeatable()
+    batch, other = tested.batch, tested.synthetic_inputs(len(tested.batch), offset=5)
+    mask = dead if is_image(tested.shape) else dead.view(-1, *[1] * (len(tested.shape) - 1))
+    with tested.borrowed(randomised=True) as model:
+        before = tested.log_probabilities(model, batch)
+        after = tested.log_probabilities(model, torch.where(mask, other, batch))
+    return max_moved(before, after) > 1e-6
+
+
+def _block_sizes(tested: ModelUnderTest) -> list[int]:
+    """Return the sides of the blocks to shuffle; 0 stands for the patches of an input that is already patches.
+
+    The model's patch size is unknown here. A model blind to the order of P×P patches is also blind to that of larger
+    blocks whose side is a multiple of P, so all sides are tried; for large images only those that divide them.
+    """
+    if not is_image(tested.shape):
+        if len(tested.shape) < 2 or tested.shape[0] < 2:
+            raise NotMeasured("the input has no patches to reorder")
+        return [0]
+    height, width = tested.shape[1:]
+    short = min(height, width)
+    sides = range(1, short // 2 + 1)
+    return [side for side in sides if short <= 64 or (height % side == 0 and width % side == 0 and side >= 4)]
+
+
+def _shuffle(images: Tensor, block: int, generator: torch.Generator) -> Tensor:
+    if not block:
+        return images[:, _derangement(images.shape[1], generator).to(images.device)]
+    rows, columns = images.shape[2] // block, images.shape[3] // block
+    inner = images[:, :, : rows * block, : columns * block]  # the remainder stays in place
+    blocks = inner.unflatten(3, (columns, block)).unflatten(2, (rows, block)).transpose(3, 4).flatten(2, 3)
+    blocks = blocks[:, :, _derangement(rows * columns, generator).to(images.device)]
+    shuffled = images.clone()
+    shuffled[:, :, : rows * block, : columns * block] = (
+        blocks.unflatten(2, (rows, columns)).transpose(3, 4).flatten(4, 5).flatten(2, 3)
+    )
+    return shuffled
+
+
+def _derangement(count: int, generator: torch.Generator) -> Tensor:
+    """Return a random order without fixed points (one cycle); a plain shuffle of few blocks may change nothing."""
+    cycle = torch.randperm(count, generator=generator)
+    order = torch.empty_like(cycle)
+    order[cycle] = cycle.roll(1)
+    return order

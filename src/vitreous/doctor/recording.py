@@ -1,0 +1,280 @@
+"""A record of every tensor operation in a forward pass, and the attention and linear layers found in it.
+
+The recorder works below autograd, where composite functions have been decomposed into a few primitive operations.
+`nn.MultiheadAttention`, `F.scaled_dot_product_attention`, einsum and hand-written attention all look the same there:
+product, softmax, product.
+
+Shapes: G groups (images × heads) of Q queries and S keys, K head width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves
+
+from vitreous.doctor.randomness import Deterministic
+
+
+@dataclass(eq=False)
+class Node:
+    """One tensor that an operation returned, or a leaf."""
+
+    op: str
+    tensor: Tensor
+    parents: tuple[Node, ...] = ()
+    arguments: tuple[Any, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    module: str = ""  # the innermost module being executed
+    name: str = ""  # leaves: the name of the parameter, buffer or plain tensor
+    kind: str = ""  # leaves: input, parameter, buffer, plain or constant
+    from_input: bool = False
+    from_parameter: bool = False
+
+
+#: Operations that rearrange values without changing them.
+VIEWS = frozenset([
+    "view", "_unsafe_view", "reshape", "_reshape_alias", "transpose", "permute", "t", "expand", "squeeze", "unsqueeze",
+    "slice", "select", "alias", "detach", "clone", "unbind", "split", "split_with_sizes", "unsafe_split", "_to_copy",
+    "as_strided", "lift_fresh",
+])  # fmt: skip
+
+
+def _location(tensor: Tensor) -> tuple[Any, ...]:
+    # autograd may wrap a view anew between two operations, so tensors are identified by their memory
+    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()
+
+
+def _tensors_in(value: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+
+
+class Recorder(Deterministic):
+    """Records the operations executed inside it. Tensors are kept alive, so no address is reused."""
+
+    def __init__(self, leaves: dict[int, tuple[str, str]], current_module: Callable[[], str]) -> None:
+        super().__init__()
+        self.nodes: list[Node] = []
+        self._leaves = leaves  # storage address → (kind, name)
+        self._current_module = current_module
+        self._node_at: dict[tuple[Any, ...], Node] = {}
+        self._written_from_input: set[int] = set()  # storages into which the input was copied, in whole or in part
+
+    def node_of(self, tensor: Tensor) -> Node:
+        location = _location(tensor)
+        node = self._node_at.get(location)
+        if node is None:
+            kind, name = self._leaves.get(location[0], ("constant", ""))
+            node = Node("leaf", tensor, kind=kind, name=name)
+            node.from_input, node.from_parameter = kind == "input", kind == "parameter"
+            self._node_at[location] = node
+        node.from_input = node.from_input or location[0] in self._written_from_input
+        return node
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        parents = tuple(self.node_of(tensor) for tensor in _tensors_in((args, kwargs)))
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        from_input = any(parent.from_input for parent in parents)
+        if func._schema.is_mutable and from_input:
+            self._written_from_input.add(parents[0].tensor.untyped_storage().data_ptr())
+        for tensor in _tensors_in(result):
+            node = Node(
+                op=func.overloadpacket.__name__.rstrip("_"),
+                tensor=tensor,
+                parents=parents,
+                arguments=args,
+                options=kwargs,
+                module=self._current_module(),
+                from_input=from_input,
+                from_parameter=any(parent.from_parameter for parent in parents),
+            )
+            self._node_at[_location(tensor)] = node
+            self.nodes.append(node)
+        return result
+
+
+@contextmanager
+def recording(model: nn.Module, inputs: Tensor, plain: dict[str, Tensor]) -> Iterator[Recorder]:
+    """Record what `model` does to `inputs`, with fused attention kernels switched off.
+
+    `plain` holds the model's tensors that are neither parameters nor buffers.
+    """
+    leaves = {inputs.untyped_storage().data_ptr(): ("input", "input")}
+    owned = {"plain": plain.items(), "buffer": model.named_buffers(), "parameter": model.named_parameters()}
+    for kind, named in owned.items():
+        leaves |= {tensor.untyped_storage().data_ptr(): (kind, name) for name, tensor in named if tensor.numel()}
+    executing: list[str] = []
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            enter = module.register_forward_pre_hook(lambda *_, name=name: executing.append(name))
+            leave = module.register_forward_hook(lambda *_: executing.pop() and None, always_call=True)
+            stack.callback(enter.remove)
+            stack.callback(leave.remove)
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        yield stack.enter_context(Recorder(leaves, lambda: executing[-1] if executing else ""))
+
+
+# --- walking back through a recording ------------------------------------------------------------------------
+
+
+def without_views(node: Node) -> Node:
+    while node.op in VIEWS and node.parents:
+        node = node.parents[0]
+    return node
+
+
+def unscaled(node: Node) -> tuple[Node, float | None]:
+    """Walk back through views and multiplications by a constant; return the node reached and the product of factors.
+
+    The factor is None where the model learns it (a temperature): then no fixed value is expected.
+    """
+    factor: float | None = 1.0
+    while True:
+        node = without_views(node)
+        if node.op not in ("mul", "div") or len(node.arguments) < 2:
+            return node, factor
+        data, other = _data_and_other(node)
+        value = _constant_value(other)
+        if data is None or (value is None and not (isinstance(other, Node) and other.from_parameter)):
+            return node, factor
+        if value is None or factor is None or value == 0:
+            factor = None
+        else:
+            factor = factor * value if node.op == "mul" else factor / value
+        node = data
+
+
+def _data_and_other(node: Node) -> tuple[Node | None, Any]:
+    """Return the one operand of a binary operation that depends on the input, and the other (a Node or a number)."""
+    operands = list(node.parents)
+    if len(operands) == 1:
+        first, second = node.arguments[:2]
+        return operands[0], second if isinstance(first, Tensor) else first
+    data = [operand for operand in operands if operand.from_input]
+    if len(data) != 1 or (node.op == "div" and data[0] is not operands[0]):
+        return None, None
+    return data[0], next(operand for operand in operands if operand is not data[0])
+
+
+def _constant_value(other: Any) -> float | None:
+    if isinstance(other, int | float):
+        return float(other)
+    if isinstance(other, Node) and not other.from_parameter and not other.from_input and other.tensor.numel():
+        low, high = other.tensor.min().item(), other.tensor.max().item()
+        return float(low) if low == high else None
+    return None
+
+
+# --- attention and linear layers -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttentionOp:
+    """One attention: weights (G, Q, S) times values (G, S, K)."""
+
+    module: str
+    weights: Tensor
+    values: Tensor
+    logits: Tensor  # the input of the softmax
+    softmax_dim: int
+    query: Tensor | None = None  # (G, Q, K) as it enters the product; None if the logits are not a product q·k
+    key: Tensor | None = None  # (G, K, S)
+    key_node: Node | None = None
+    scale: float | None = None  # the factor on q·k; None if learned, or without a product
+
+
+def attention_ops(recorder: Recorder) -> list[AttentionOp]:
+    """Return every softmax whose result is multiplied with other activations (unlike a softmax over the classes)."""
+    found: list[AttentionOp] = []
+    seen: set[int] = set()
+    for node in recorder.nodes:
+        if node.op not in ("mm", "bmm") or not all(parent.from_input for parent in node.parents):
+            continue
+        for position, operand in enumerate(node.parents):
+            softmax, _ = unscaled(operand)
+            if softmax.op not in ("_softmax", "_safe_softmax") or id(softmax) in seen:
+                continue
+            seen.add(id(softmax))
+            weights, values = operand.tensor, node.parents[1 - position].tensor
+            if position == 1:  # values @ weights: transpose both, so that the summed axis is S
+                weights, values = weights.mT, values.mT
+            if weights.ndim == 2:
+                weights, values = weights[None], values[None]
+            found.append(_attention_op(softmax, weights, values))
+    return found
+
+
+def _attention_op(softmax: Node, weights: Tensor, values: Tensor) -> AttentionOp:
+    found: dict[str, Any] = {}
+    product = _score_product(softmax.parents[0], 1.0)
+    if product is not None:
+        node, scale = product
+        query, key = node.parents[-2:]
+        key_node, key_factor = unscaled(key)
+        for factor in (unscaled(query)[1], key_factor):
+            scale = None if scale is None or factor is None else scale * factor
+        found = {"query": query.tensor, "key": key.tensor, "key_node": key_node, "scale": scale}
+    return AttentionOp(
+        module=softmax.module,
+        weights=weights,
+        values=values,
+        logits=softmax.parents[0].tensor,
+        softmax_dim=softmax.arguments[1] % softmax.tensor.ndim,
+        **found,
+    )
+
+
+def _score_product(node: Node, factor: float | None, depth: int = 0) -> tuple[Node, float | None] | None:
+    """Walk from the softmax's input back to the product q·k, past scaling, biases and masks."""
+    node, own = unscaled(node)
+    factor = None if factor is None or own is None else factor * own
+    if node.op in ("mm", "bmm", "baddbmm"):
+        if not all(parent.from_input for parent in node.parents[-2:]):
+            return None  # a product with a parameter is a linear layer
+        return node, None if factor is None else factor * float(node.options.get("alpha", 1))
+    if node.op in ("add", "sub", "masked_fill", "where", "clamp", "nan_to_num") and depth < 8:
+        for parent in node.parents:
+            if parent.from_input and (found := _score_product(parent, factor, depth + 1)) is not None:
+                return found
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class LinearOp:
+    """One application of a linear layer: a product of data with a parameter."""
+
+    weight: str
+    in_features: int
+    out_features: int
+    data: Node
+
+
+def linear_op(node: Node) -> LinearOp | None:
+    if node.op not in ("mm", "bmm", "baddbmm", "addmm"):
+        return None
+    data, matrix = node.parents[-2:]
+    leaf = without_views(matrix)
+    if not data.from_input or matrix.from_input or leaf.kind != "parameter":
+        return None
+    in_features, out_features = matrix.tensor.shape[-2:]
+    return LinearOp(leaf.name, in_features, out_features, data)
+
+
+def linear_feeding(node: Node) -> LinearOp | None:
+    """Return the linear layer whose output `node` is, with only views (and the layer's own bias) in between."""
+    node = without_views(node)
+    if node.op == "add":
+        leaves = [without_views(parent) for parent in node.parents]
+        data = [parent for parent in node.parents if parent.from_input]
+        if sum(leaf.kind == "parameter" and leaf.tensor.ndim == 1 for leaf in leaves) != 1 or len(data) != 1:
+            return None
+        node = without_views(data[0])
+    return linear_op(node)
