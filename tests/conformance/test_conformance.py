@@ -83,8 +83,14 @@ class ColumnByColumn(PatchEmbed):
 
 
 class UnscaledAttention(Attention):
-    def _spelled_out(self, q: Tensor, k: Tensor, *rest: Any) -> Tensor:
-        return super()._spelled_out(q * q.shape[-1] ** 0.5, k, *rest)
+    def forward(self, x: Tensor, *rest: Any) -> Tensor:
+        D, scale = x.shape[-1], (x.shape[-1] // self.num_heads) ** 0.5
+        factors = torch.cat([x.new_full((D,), scale), x.new_ones(2 * D)])  # on the queries, to undo 1 / √K
+        hook = self.qkv.register_forward_hook(lambda _module, _inputs, qkv: qkv * factors)
+        try:
+            return super().forward(x, *rest)
+        finally:
+            hook.remove()
 
 
 class PostNormBlock(Block):

@@ -152,7 +152,7 @@ def test_outputs_that_are_not_finite(tiny_vit, no_overfitting) -> None:
         def classify(self, x: Tensor) -> Tensor:
             return super().classify(x) / 0
 
-    assert "answers-not-finite" in diagnose(Exploded(), input_shape=(1, 12, 12)).ids("broken")
+    assert "outputs-not-finite" in diagnose(Exploded(), input_shape=(1, 12, 12)).ids("broken")
 
 
 def test_the_input_shape_is_found_or_required(tiny_vit) -> None:

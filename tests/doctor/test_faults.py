@@ -87,7 +87,7 @@ class LastPatchDropped(TinyViT):
         return super().embed(images)[:, :-1]
 
 
-@has_only("border-cut-off")
+@has_only("border-ignored")
 class PatchDoesNotDivide(TinyViT):
     size = 14
 
@@ -427,7 +427,7 @@ class ScaleAndBorder(PatchDoesNotDivide):
         (TwoStateFaults, {"unregistered-tensors", "class-token-untrained"}),
         (DropoutAndBatch, {"dropout-in-eval", "batch-dependence"}),
         (NoiseAndDropout, {"dropout-in-eval", "nondeterministic-eval"}),
-        (ScaleAndBorder, {"attention-scale", "border-cut-off"}),
+        (ScaleAndBorder, {"attention-scale", "border-ignored"}),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )

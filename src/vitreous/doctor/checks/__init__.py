@@ -11,11 +11,11 @@ Check = Callable[[ModelUnderTest], Iterator[Finding]]
 #: Every check under its name in `healthy` and `not_measured`. A finding has the name of its check, or a more specific
 #: one (activations-vanish).
 CHECKS: tuple[tuple[str, Check], ...] = (
-    ("answers-not-finite", outputs.not_finite),
+    ("outputs-not-finite", outputs.not_finite),
     ("batch-dependence", batch.batch_dependence),
     ("tokens-never-attend", batch.tokens_never_attend),
     ("patches-without-influence", patches.without_influence),
-    ("border-cut-off", patches.border_ignored),
+    ("border-ignored", patches.border_ignored),
     ("patch-order-ignored", patches.order_ignored),
     ("unregistered-tensors", state.unregistered),
     ("class-token-untrained", state.class_token_untrained),

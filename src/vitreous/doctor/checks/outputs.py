@@ -22,7 +22,7 @@ def not_finite(tested: ModelUnderTest) -> Iterator[Finding]:
     share = float((~torch.isfinite(outputs)).float().mean())
     if share:
         yield finding(
-            "answers-not-finite", f"{percent(share)} of the outputs for {len(tested.batch)} images are NaN or infinite."
+            "outputs-not-finite", f"{percent(share)} of the outputs for {len(tested.batch)} images are NaN or infinite."
         )
 
 

@@ -45,7 +45,7 @@ def border_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
         return
     lost = [f"the last {plural(count, axis)}" for count, axis in ((bottom, "row"), (right, "column")) if count]
     yield finding(
-        "border-cut-off",
+        "border-ignored",
         f"{' and '.join(lost)} of the {dead.shape[0]}×{dead.shape[1]} image ({percent(float(border.float().mean()))} of"
         " its pixels) never reach the output: their gradient is exactly 0, and other values there change nothing.",
     )

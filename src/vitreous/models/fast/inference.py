@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.models.fast.split_batch import SplitBatch
-from vitreous.models.fast.vit import FastViT, last_block
+from vitreous.models.fast.vit import FastViT
 from vitreous.models.vit import Block, patchify
 
 _MANY_TOKENS = 800  # of all images together; below it a call costs more than the work it saves
@@ -45,7 +45,7 @@ def _infer_tokens(model: FastViT, x: Tensor) -> Tensor:
     for block in model.blocks[:-1]:
         x = _encoder_layer(x, block)
     if model.reads_first_token and x.shape[0] * x.shape[1] >= _MANY_TOKENS:
-        return model.classify(last_block(model).first_token(x))
+        return model.classify(model.blocks[-1](x, first_only=True))
     return model.classify(_encoder_layer(x, model.blocks[-1]))
 
 

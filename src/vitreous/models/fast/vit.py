@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitreous.config import ViTConfig
 from vitreous.models.fast.attention import fused_attention_is_faster, packed_attention
@@ -29,16 +29,24 @@ class FastAttention(Attention):
         self.fused = fused_attention_is_faster(config.num_tokens, config.head_dim) and not self.relative
 
     def forward(
-        self, x: Tensor, taps: Taps | None = None, head_mask: Tensor | None = None, key_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        taps: Taps | None = None,
+        head_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        first_only: bool = False,
     ) -> Tensor:
+        """With `first_only`, return the output of the first token alone, (B, 1, D)."""
         if self.relative or taps is not None or head_mask is not None or key_mask is not None:
             return super().forward(x, taps, head_mask, key_mask)
+        if first_only:
+            return self._first_token(x)
         if not self.fused and _autograd_records(x):
             return self.proj(packed_attention(self.qkv(x), self.num_heads))
         return self._attend(*self._split(self.qkv(x), 3))
 
-    def first_token(self, x: Tensor) -> Tensor:
-        """Return the output of the first token alone, (B, 1, D): it needs one query and all keys and values."""
+    def _first_token(self, x: Tensor) -> Tensor:
+        """It needs one query, and all keys and values."""
         D = x.shape[-1]
         weight, bias = self.qkv.weight, self.qkv.bias
         query = F.linear(x[:, :1], weight[:D], None if bias is None else bias[:D])
@@ -62,10 +70,18 @@ class FastAttention(Attention):
 class FastBlock(Block):
     attention_class = FastAttention
 
-    def first_token(self, x: Tensor) -> Tensor:
-        """Return the first token's row of `forward(x)`, (B, 1, D)."""
-        assert isinstance(self.attn, FastAttention)
-        x = x[:, :1] + self.branch(self.attn.first_token(self.norm1(x)))
+    def forward(
+        self,
+        x: Tensor,
+        taps: Taps | None = None,
+        head_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        first_only: bool = False,
+    ) -> Tensor:
+        """With `first_only`, return the first token's row alone, (B, 1, D); by a call, so that hooks see it."""
+        if not first_only:
+            return super().forward(x, taps, head_mask, key_mask)
+        x = x[:, :1] + self.branch(self.attn(self.norm1(x), first_only=True))
         return x + self.branch(self.mlp(self.norm2(x)))
 
 
@@ -90,11 +106,4 @@ class FastViT(ViT):
         x = self.embed(images)
         for block in self.blocks[:-1]:
             x = block(x)
-        return self.classify(last_block(self).first_token(x))  # a fifth of the work less at depth 4
-
-
-def last_block(model: nn.Module) -> FastBlock:
-    assert isinstance(model, FastViT)
-    block = model.blocks[-1]
-    assert isinstance(block, FastBlock)
-    return block
+        return self.classify(self.blocks[-1](x, first_only=True))  # a fifth of the work less at depth 4
