@@ -16,7 +16,7 @@ import vitreous.cli
 from vitreous.checkpoints import save_model
 from vitreous.checkpoints.convert import convert
 from vitreous.config import DataConfig
-from vitreous.data.datasets import load_dataset
+from vitreous.data.datasets import DATASETS, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import DataError
 from vitreous.runs import Run
@@ -67,7 +67,7 @@ def test_help_does_not_import_torch():
 def test_data_list(vitreous_command):
     code, out, _ = vitreous_command("data", "list", "--json")
     assert code == 0
-    assert {"mnist", "fashion-mnist", "cifar10", "digits"} == {row["name"] for row in json.loads(out)}
+    assert set(DATASETS) == {row["name"] for row in json.loads(out)}
     code, out, _ = vitreous_command("data", "list")
     assert "60,000 + 10,000" in out
 
