@@ -232,7 +232,7 @@ def test_convert_there_and_back(vitreous_command, runs, tmp_path):
     before = sorted((file.name, file.stat().st_mtime_ns) for file in (tmp_path / "hf").iterdir())
     code, _, errors = vitreous_command("convert", runs / "vit", tmp_path / "hf", "--to", "hf")
     assert code == 2
-    assert "exists already: name another target" in errors
+    assert "exists already" in errors
     assert sorted((file.name, file.stat().st_mtime_ns) for file in (tmp_path / "hf").iterdir()) == before
 
 
@@ -255,7 +255,7 @@ def test_model_with_four_channels_takes_no_image_file():
     four = Preprocessing(
         image_size=(8, 8), channels=4, mean=(0.0,) * 4, std=(1.0,) * 4, resize="bilinear", polarity="as-is"
     )
-    with pytest.raises(DataError, match="takes 4 channels, and a picture has 1 or 3"):
+    with pytest.raises(DataError, match="takes 4 channels"):
         four.prepare(np.zeros((8, 8, 3), dtype=np.uint8))
 
 

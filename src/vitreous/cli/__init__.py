@@ -3,10 +3,10 @@
 verb                          module here   calls
 data list|fetch|verify|show   data.py       vitreous.data
 presets, shapes, paper        model.py      vitreous.config, vitreous.models, vitreous.conformance
-train, compare, demo,         train.py      vitreous.training, vitreous.studies.compare,
-  transfer                                    vitreous.studies.transfer
+train, compare, demo,         train.py      vitreous.training, vitreous.studies
+  transfer
 evaluate, predict             evaluate.py   vitreous.evaluation
-look, mistakes, doctor, env   diagnose.py   vitreous.inspection, .comparison.gallery, .doctor, .hardware
+look, mistakes, doctor, env   diagnose.py   vitreous.inspection, .comparison, .doctor, .hardware
 convert, export, serve        deploy.py     vitreous.checkpoints, vitreous.export, vitreous.serving
 
 A command parses, calls one function and prints. It imports that function only when it runs, so that `--help` is quick.
