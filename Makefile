@@ -15,7 +15,7 @@ help:
 	@echo "make check      ruff and mypy; make check-page: the page's JavaScript (needs npm)"
 	@echo "make clean      remove the environment and caches (runs/ stays)"
 
-# Stamps: each is as new as the last install it stands for.
+# Stamp files: each is as new as the install it records.
 $(VENV)/.base: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "vitreous needs Python 3.11 or newer, which $(PYTHON) is not: add PYTHON=python3.11"; exit 1; }
@@ -25,20 +25,20 @@ $(VENV)/.base: pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.base requirements-dev.txt
-	@echo "installing the tests' tools and the peers …"
+	@echo "installing the test tools and the peers …"
 	@$(PIP) -r requirements-dev.txt
 	@touch $@
 
 setup: $(VENV)/.base
 	@echo "ready: $(BIN)/vitreous --help"
 
-# On MNIST; with no network in reach and nothing cached, on scikit-learn's digits, saying so.
+# On MNIST; without network and cache on scikit-learn's digits, with a note.
 demo: $(VENV)/.base
 	@$(BIN)/python -m vitreous demo
 
 test: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" --ignore tests/page
-# in a process of its own: playwright keeps an event loop running, beside which other tests cannot start theirs
+# in its own process: playwright keeps an event loop running, so other tests could not start theirs
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" tests/page
 
 test-slow: $(VENV)/.dev

@@ -1,11 +1,11 @@
-"""The fused attention kernel against plain batched products, in the Attention that vitreous ships.
+"""Compare the fused attention kernel with plain batched products, in the Attention that vitreous ships.
 
     python bench/attention.py [--quick] [--json FILE] [--docs]
 
-Token counts × head widths × threads, forward only and forward + backward; four heads, about 12,800 tokens a batch (256
-images of 50). `Attention.fused` chooses the path; all else, the linear layers included, is the same code. Every
-geometry is then held against `fused_attention_is_faster`, the static rule of models/vit.py: does it choose the faster
-path, and what does following it cost over always choosing best.
+Token counts × head widths × threads, forward only and forward + backward; four heads, about 12,800 tokens per batch
+(256 images of 50). `Attention.fused` chooses the path; everything else, including the linear layers, is the same code.
+Every geometry is then compared with `fused_attention_is_faster`, the static rule: does it choose the faster path, and
+what does following it cost compared with the best choice?
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vitreous.models.vit import Attention, fused_attention_is_faster
 TOKENS = (17, 50, 65, 101, 145, 197, 257)
 HEAD_DIMS = (16, 32, 64)
 NUM_HEADS = 4
-TOKENS_A_BATCH = 12_800
+TOKENS_PER_BATCH = 12_800
 
 COLUMNS = (
     Column("threads", "threads"),
@@ -36,7 +36,7 @@ COLUMNS = (
     Column("fused_ms", "fused ms", "{:.2f}"),
     Column("products_ms", "products ms", "{:.2f}"),
     Column("fused_over_products", "fused / products", "{:.2f}"),
-    Column("rule", "the rule takes"),
+    Column("rule", "the rule chooses"),
     Column("agrees", "the faster"),
 )
 
@@ -47,7 +47,7 @@ class Geometry:
     head_dim: int
 
     def attention(self) -> Attention:
-        """As a ViT of that geometry would build it: a column of patches, without a class token."""
+        """Return the attention of a ViT of that geometry: a column of patches, without a class token."""
         config = ViTConfig(
             image_size=(self.tokens, 1), patch_size=1, pool="mean", dim=self.head_dim * NUM_HEADS, num_heads=NUM_HEADS
         )
@@ -56,9 +56,9 @@ class Geometry:
 
 
 def passes(geometry: Geometry) -> dict[str, Callable[[bool], Callable[[], object]]]:
-    """name of the pass → (fused or not) → a call that does it once."""
+    """Return name of the pass → (fused or not) → a function that runs it once."""
     attention = geometry.attention()
-    batch = max(1, TOKENS_A_BATCH // geometry.tokens)
+    batch = max(1, TOKENS_PER_BATCH // geometry.tokens)
     x = torch.randn(batch, geometry.tokens, geometry.head_dim * NUM_HEADS, requires_grad=True)
     direction = torch.randn_like(x)
 
@@ -66,7 +66,7 @@ def passes(geometry: Geometry) -> dict[str, Callable[[bool], Callable[[], object
         def call() -> object:
             attention.fused = fused
             with torch.inference_mode():
-                return attention(x.detach())  # as in inference: nothing wants gradients
+                return attention(x.detach())  # as in inference: no gradients
 
         return call
 
@@ -101,7 +101,7 @@ def measure(geometry: Geometry, threads: int, rounds: int, seconds: float) -> li
 
 
 def cost_over_best(row: Row) -> float:
-    """What the rule's choice takes, over what the faster one takes."""
+    """Return the time of the path that the rule chooses, divided by that of the faster path."""
     quotient = row["fused_over_products"]
     return max(1.0, quotient if row["rule"] == "fused" else 1 / quotient)
 
@@ -115,17 +115,17 @@ def summarise(report: Report, rows: list[Row]) -> None:
         worst = max(some, key=cost_over_best)
         agreed = sum(row["agrees"] == "yes" for row in some)
         report.notes.append(
-            f"{what}, {threads} thread{'s' * (threads > 1)}: the rule takes the faster path at {agreed} of {len(some)}"
-            f" geometries; at worst ({worst['tokens']} tokens × {worst['head_dim']}) it costs"
+            f"{what}, {threads} thread{'s' * (threads > 1)}: the rule chooses the faster path at {agreed} of"
+            f" {len(some)} geometries; at worst ({worst['tokens']} tokens × {worst['head_dim']}) it costs"
             f" {cost_over_best(worst):.2f} times the best."
         )
 
 
 def main() -> None:
-    told = parser(__doc__ or "").parse_args()
-    rounds, seconds = (5, 0.08) if told.quick else (9, 0.2)
+    args = parser(__doc__ or "").parse_args()
+    rounds, seconds = (5, 0.08) if args.quick else (9, 0.2)
     tokens, head_dims, threads = TOKENS, HEAD_DIMS, (1, 2)
-    if told.smoke:
+    if args.smoke:
         rounds, seconds, tokens, head_dims, threads = 2, 0.01, (17, 197), (16,), (1,)
     hardware.prepare()
     report = Report("attention", "Attention: fused kernel or batched products")
@@ -141,7 +141,7 @@ def main() -> None:
     rows.sort(key=lambda row: (row["threads"], row["what"], row["head_dim"], row["tokens"]))
     report.tables.append(Table("One attention layer, four heads, about 12,800 tokens", COLUMNS, rows))
     summarise(report, rows)
-    report.finish(told)
+    report.finish(args)
 
 
 if __name__ == "__main__":

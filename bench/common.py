@@ -1,7 +1,7 @@
-"""What the benchmarks share: interleaved repeats, medians and ratios, the machine's yardstick, and the report.
+"""Shared by the benchmarks: interleaved repeats, medians and ratios, the machine's throughput, and the report.
 
-Machines are noisy, so candidates take turns (A B C, A B C, …): a busy moment strikes all of them. A figure is the
-median over the rounds, its spread the distance of the quartiles; a ratio is the median of the rounds' own ratios. The
+Machines are noisy, so candidates take turns (A B C, A B C, …): a busy moment affects all of them. A figure is the
+median over the rounds, its spread the interquartile range; a ratio is the median of the rounds' own ratios. The
 fp32 matrix-product rate is measured in the same rounds, so that a reader can scale the seconds to another machine.
 """
 
@@ -29,15 +29,15 @@ DOCS = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 _DOCS_HEAD = """# Benchmarks
 
 Written by the scripts in `bench/` (`--docs`), never by hand. What each measures is in `bench/README.md`. Candidates
-take turns within one run; figures are medians, ± the distance of the quartiles, unless a column says otherwise; a
+take turns within one run; figures are medians, ± the interquartile range, unless a column states otherwise; a
 ratio is the median of the rounds' own ratios. GFLOP/s is the fp32 matrix-product rate of the machine, measured in the
 same run.
 """
 _PACKAGES = ("torch", "timm", "transformers", "torchvision", "vit-pytorch", "onnxruntime")
 
-YARDSTICK = 220.0  # GFLOP/s of the machine that seconds are scaled to
+REFERENCE_GFLOPS = 220.0  # of the machine that seconds are scaled to
 
-#: candidate → what it took in each round, all in the same order
+#: candidate → its seconds in each round, all in the same order
 Times = dict[str, list[float]]
 Row = dict[str, Any]
 
@@ -67,7 +67,7 @@ def seconds_per_call(function: Callable[[], Any], calls: int) -> float:
 
 
 def calls_for(function: Callable[[], Any], seconds: float) -> int:
-    """How many calls fill about so many seconds; warms the function up on the way."""
+    """Return how many calls take about `seconds`; this also warms the function up."""
     function()
     return max(1, round(seconds / max(seconds_per_call(function, 2), 1e-7)))
 
@@ -77,7 +77,7 @@ def median(values: Sequence[float]) -> float:
 
 
 def spread(values: Sequence[float]) -> float:
-    """The distance of the quartiles, as a share of the median."""
+    """Return the interquartile range as a share of the median."""
     if len(values) < 2:
         return 0.0
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -85,7 +85,7 @@ def spread(values: Sequence[float]) -> float:
 
 
 def ratio(times: Times, numerator: str, denominator: str) -> float:
-    """The median of the rounds' own quotients: what disturbs a whole round cancels."""
+    """Return the median of the quotients of each round: what disturbs a whole round cancels."""
     return median([a / b for a, b in zip(times[numerator], times[denominator], strict=True)])
 
 
@@ -116,7 +116,7 @@ class Table:
 
 @dataclass
 class Report:
-    """What one script found: on the screen, as JSON, and as a section of docs/benchmarks.md."""
+    """The results of one script: on the screen, as JSON, and as a section of docs/benchmarks.md."""
 
     name: str  # of the section
     title: str
@@ -128,7 +128,7 @@ class Report:
     started: float = field(default_factory=time.perf_counter)
 
     def measure_peak(self, seconds: float = 0.3) -> float:
-        """The yardstick, right now; returns what it took, as the candidates of `interleave` do."""
+        """Measure the machine's GFLOP/s; return the seconds it took, as the candidates of `interleave` do."""
         self.gflops.append(hardware.matmul_gflops(seconds))
         return seconds
 
@@ -178,13 +178,13 @@ class Report:
             console.print(note, highlight=False)
         console.print(self.conditions(), highlight=False)
 
-    def finish(self, told: argparse.Namespace) -> None:
-        """Show it, and write it where the command line says."""
+    def finish(self, args: argparse.Namespace) -> None:
+        """Show the report, and write it to the files that the command line names."""
         self.show()
-        if told.json:
-            told.json.write_text(json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n")
-        if told.docs:
-            write_section(told.docs, self.name, self.as_markdown())
+        if args.json:
+            args.json.write_text(json.dumps(self.as_json(), indent=2, ensure_ascii=False) + "\n")
+        if args.docs:
+            write_section(args.docs, self.name, self.as_markdown())
 
 
 def versions() -> str:
@@ -198,7 +198,7 @@ def versions() -> str:
 
 
 def command_line() -> str:
-    """What was run, without where its JSON went: that is nobody else's business."""
+    """Return the command without the path of its JSON file, which is private."""
     arguments = sys.argv[1:]
     if "--json" in arguments:
         place = arguments.index("--json")
@@ -207,7 +207,7 @@ def command_line() -> str:
 
 
 def write_section(path: Path, name: str, text: str) -> None:
-    """Replace the section of that name in a Markdown file, between its markers; append it where there is none yet."""
+    """Replace the named section of a Markdown file, between its markers; append it if there is none yet."""
     start, end = f"<!-- bench:{name} -->", f"<!-- /bench:{name} -->"
     section = f"{start}\n{text.strip()}\n{end}"
     old = path.read_text(encoding="utf-8") if path.is_file() else _DOCS_HEAD
@@ -218,12 +218,12 @@ def write_section(path: Path, name: str, text: str) -> None:
 
 
 def parser(description: str) -> argparse.ArgumentParser:
-    """The options every benchmark has."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--quick", action="store_true", help="at most three minutes on a quiet machine")
-    made.add_argument("--json", type=Path, help="also write ratios and rows here")
-    made.add_argument(
+    """Return a parser with the options that every benchmark has."""
+    options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--quick", action="store_true", help="at most three minutes on a quiet machine")
+    options.add_argument("--json", type=Path, help="also write ratios and rows here")
+    options.add_argument(
         "--docs", type=Path, nargs="?", const=DOCS, help=f"rewrite this script's section there ({DOCS.name})"
     )
-    made.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)  # seconds: does it run at all
-    return made
+    options.add_argument("--smoke", action="store_true", help=argparse.SUPPRESS)  # a few seconds: does it run at all?
+    return options

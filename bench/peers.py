@@ -1,8 +1,8 @@
-"""The same ViT in vitreous and in the libraries beside it, on one set of random weights, as their users get it.
+"""The same ViT in vitreous and in the other libraries, with one set of random weights, as their users get it.
 
 vitreous, timm, Hugging Face, torchvision and torch's own encoder compute the same function: their logits are compared
-before anything is timed. vit-pytorch's differs from the paper's (two more LayerNorms, no qkv bias); its geometry is
-the same.
+before anything is timed. vit-pytorch's model differs from the paper's (two more LayerNorms, no qkv bias); its
+geometry is the same.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ LEARNING_RATE, WEIGHT_DECAY = 1e-3, 0.05
 
 
 def write_weights(config: ViTConfig, folder: Path) -> None:
-    """One random model of ours in every layout that `build_peer` reads."""
+    """Write one random vitreous model in every layout that `build_peer` reads."""
     model = randomise(ViT(config))
     assert isinstance(model, ViT)
     half = (0.5,) * config.channels
     save_model(model, folder / "timm.safetensors", "timm")
     save_model(model, folder / "hf", "hf", mean=half, std=half)
-    # torchvision has three channels only; with its first convolution replaced, the same names serve
+    # torchvision's model takes three channels; with its first convolution replaced, the names still match
     save_file(torchvision_layout.write(model.state_dict(), config), folder / "torchvision.safetensors")
 
 
@@ -47,7 +47,7 @@ def write_weights(config: ViTConfig, folder: Path) -> None:
 
 def _vitreous(config: ViTConfig, folder: Path) -> nn.Module:
     model = ViT(config)
-    if (folder / "timm.safetensors").is_file():  # bench/scaling.py has nobody to agree with
+    if (folder / "timm.safetensors").is_file():  # bench/scaling.py measures vitreous alone
         model.load_state_dict(load_file(folder / "timm.safetensors"))
     return model
 
@@ -143,25 +143,25 @@ BUILDERS: dict[str, Callable[[ViTConfig, Path], nn.Module]] = {
     "vit-pytorch": _vit_pytorch,
 }
 PEERS = tuple(name for name in BUILDERS if name != "vitreous")
-#: All but vit-pytorch's, which is another function.
+#: vit-pytorch's model is another function.
 SAME_FUNCTION = tuple(name for name in BUILDERS if name != "vit-pytorch")
 
 
 def build_peer(name: str, config: ViTConfig, folder: Path) -> nn.Module:
-    """The model in that library, with the weights that `write_weights` left in the folder."""
+    """Return the model of that library, with the weights that `write_weights` put into the folder."""
     declare_torchvision_operators()
     return BUILDERS[name](config, folder)
 
 
 def logits_of(output: Any) -> Tensor:
-    return output if isinstance(output, Tensor) else output.logits  # Hugging Face wraps its answer
+    return output if isinstance(output, Tensor) else output.logits  # Hugging Face wraps its output
 
 
 # --- the optimizers their users get -----------------------------------------------------------------------------------
 
 
 def make_peer_optimizers(name: str, model: nn.Module) -> list[torch.optim.Optimizer]:
-    """AdamW as each tool sets it up: its own helper where it has one, else torch's defaults."""
+    """Return AdamW as each library configures it: by its own helper where it has one, else with torch's defaults."""
     if name == "vitreous":
         return make_optimizers(model, TrainConfig(optimizer="adamw", lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY))
     if name == "timm":

@@ -1,12 +1,12 @@
-"""What the recipes reach: every one of them trained by `vitreous train`, over several seeds.
+"""Measure what the recipes reach: train each of them with `vitreous train`, over several seeds.
 
     python bench/recipes.py [RECIPE …] [--seeds N] [--runs runs/recipes] [--json FILE] [--docs]
 
-Recipes and seeds take turns. A training that is already done in `--runs`, with the settings the preset has now, counts
-as it is; one that was stopped goes on where it was, so that this command may be stopped and started again at any time.
-Beside each training the machine's fp32 matrix-product rate is measured, before and after, with as many threads: the
-seconds are also given for a machine of 220 GFLOP/s. The test set is read once a training, by its last averaged weights;
-docs/log.md says where a recipe was changed after such a figure had been seen.
+Recipes and seeds take turns. A finished training in `--runs`, with the settings the preset has now, is reused; a
+stopped one is continued, so this command may be stopped and started again at any time. The machine's fp32
+matrix-product rate is measured before and after each training, with as many threads, and the seconds are also given for
+a machine of 220 GFLOP/s. The test set is read once per training, with its last averaged weights; docs/log.md states
+where a recipe was changed after such a figure had been seen.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import YARDSTICK, Column, Report, Table, parser
+from common import REFERENCE_GFLOPS, Column, Report, Table, parser
 
 from vitreous import hardware
 from vitreous.config import ModelConfig, ViTConfig
@@ -32,12 +32,12 @@ from vitreous.studies.compare import same_training
 
 @dataclass(frozen=True)
 class Goal:
-    """What a recipe must reach: the mean test accuracy over so many seeds, and its bounds."""
+    """What a recipe must reach: the mean test accuracy over `seeds` trainings, and its limits."""
 
     seeds: int
     accuracy: float
     parameters: int | None = None
-    seconds: float | None = None  # on the yardstick's machine
+    seconds: float | None = None  # on a machine of REFERENCE_GFLOPS
 
 
 GOALS = {
@@ -60,13 +60,13 @@ COLUMNS = (
     Column("threads", "threads"),
     Column("seconds", "s of training", "{:.0f}"),
     Column("gflops", "GFLOP/s", "{:.0f}"),
-    Column("scaled_seconds", f"s at {YARDSTICK:.0f} GFLOP/s", "{:.0f}"),
+    Column("scaled_seconds", f"s at {REFERENCE_GFLOPS:.0f} GFLOP/s", "{:.0f}"),
     Column("dates", "trained on"),
 )
 
 
 def block_share(model: ModelConfig) -> float | None:
-    """The share of a forward pass's FLOPs in the transformer blocks."""
+    """Return the share of the forward pass's FLOPs in the transformer blocks."""
     if not isinstance(model, ViTConfig):
         return None
     one = count_flops(model.replace(depth=2)) - count_flops(model.replace(depth=1))
@@ -74,7 +74,7 @@ def block_share(model: ModelConfig) -> float | None:
 
 
 def train(recipe: str, seed: int, folder: Path, threads: int | None) -> Path:
-    """Train it, go on with it, or find it done; the yardstick's readings stand beside its folder."""
+    """Train the recipe, continue it, or find it finished; write the GFLOP/s readings beside its folder."""
     path, readings = folder / f"{recipe}-seed{seed}", folder / f"{recipe}-seed{seed}.gflops.json"
     command = [sys.executable, "-m", "vitreous", "train"]
     if path.exists():
@@ -95,7 +95,7 @@ def train(recipe: str, seed: int, folder: Path, threads: int | None) -> Path:
         gflops += [hardware.matmul_gflops() for _ in range(3)]
         readings.write_text(json.dumps(gflops))
         if moment == "before" and subprocess.run([*command, "-o", str(path)], check=False).returncode:
-            raise SystemExit(f"{recipe}, seed {seed}, did not end; this command goes on with it")
+            raise SystemExit(f"{recipe}, seed {seed}, did not finish; run this command again to continue it")
     return path
 
 
@@ -112,16 +112,16 @@ def row_of(recipe: str, paths: list[Path]) -> dict[str, Any]:
     accuracies = [one.accuracy for one in results]
     readings = [statistics.median(readings_of(path)) for path in paths]
     seconds = [one.train_seconds for one in results]
-    scaled = [one * reading / YARDSTICK for one, reading in zip(seconds, readings, strict=True)]
+    scaled = [one * reading / REFERENCE_GFLOPS for one, reading in zip(seconds, readings, strict=True)]
     dates = sorted({run.record.created[:10] for run in runs})
     goal, model = GOALS.get(recipe), runs[0].config.model
-    must = "–"
+    required = "–"
     if goal is not None:
-        must = f"{goal.accuracy:.1%}" + (f" in {goal.seconds:.0f} s" if goal.seconds else "")
-        must += f", {goal.parameters:,} parameters" if goal.parameters else ""
+        required = f"{goal.accuracy:.1%}" + (f" in {goal.seconds:.0f} s" if goal.seconds else "")
+        required += f", {goal.parameters:,} parameters" if goal.parameters else ""
     return {
         "recipe": recipe, "parameters": count_parameters_of(model), "block_share": block_share(model),
-        "seeds": len(runs), "accuracy": statistics.mean(accuracies), "accuracies": accuracies, "goal": must,
+        "seeds": len(runs), "accuracy": statistics.mean(accuracies), "accuracies": accuracies, "goal": required,
         "spread": statistics.stdev(accuracies) if len(runs) > 1 else None, "seconds": statistics.mean(seconds),
         "gflops": statistics.mean(readings), "scaled_seconds": statistics.mean(scaled),
         "threads": ", ".join(sorted({str(run.resolved.threads) for run in runs})),
@@ -130,30 +130,30 @@ def row_of(recipe: str, paths: list[Path]) -> dict[str, Any]:
 
 
 def main() -> None:
-    made = parser(__doc__ or "")
-    made.add_argument("recipes", nargs="*", help=f"default: {', '.join(GOALS)}")
-    made.add_argument("--seeds", type=int, help="of each; default: as many as its goal names")
-    made.add_argument("--runs", type=Path, default=Path("runs/recipes"), help="where the trainings are kept")
-    made.add_argument("--threads", type=int, help="of a training, and of the yardstick beside it; default: all cores")
-    made.add_argument("--only-seed", type=int, help="train this one alone, and report nothing")
-    told = made.parse_args()
-    if told.quick:
-        made.error("a recipe cannot be shortened: name one, or use --seeds 1")
-    recipes = told.recipes or list(GOALS)
+    options = parser(__doc__ or "")
+    options.add_argument("recipes", nargs="*", help=f"default: {', '.join(GOALS)}")
+    options.add_argument("--seeds", type=int, help="per recipe; default: as its goal states")
+    options.add_argument("--runs", type=Path, default=Path("runs/recipes"), help="where the trainings are kept")
+    options.add_argument("--threads", type=int, help="of a training, and of the GFLOP/s beside it; default: all cores")
+    options.add_argument("--only-seed", type=int, help="train this seed alone, without a report")
+    args = options.parse_args()
+    if args.quick:
+        options.error("a recipe cannot be shortened: name one, or use --seeds 1")
+    recipes = args.recipes or list(GOALS)
     for recipe in recipes:
-        preset(recipe)  # a misspelled name is told before anything is trained
-    hardware.prepare(told.threads)
-    if told.only_seed is not None:
+        preset(recipe)  # report a misspelled name before training anything
+    hardware.prepare(args.threads)
+    if args.only_seed is not None:
         for recipe in recipes:
-            train(recipe, told.only_seed, told.runs, told.threads)
+            train(recipe, args.only_seed, args.runs, args.threads)
         return
     report = Report("recipes", "What the recipes reach")
-    seeds = {recipe: told.seeds or GOALS.get(recipe, Goal(1, 0)).seeds for recipe in recipes}
+    seeds = {recipe: args.seeds or GOALS.get(recipe, Goal(1, 0)).seeds for recipe in recipes}
     paths: dict[str, list[Path]] = {recipe: [] for recipe in recipes}
     for seed in range(max(seeds.values())):
         for recipe in recipes:
             if seed < seeds[recipe]:
-                paths[recipe].append(train(recipe, seed, told.runs, told.threads))
+                paths[recipe].append(train(recipe, seed, args.runs, args.threads))
     report.gflops = [reading for name in recipes for path in paths[name] for reading in readings_of(path)]
     report.tables.append(Table("test accuracy over seeds", COLUMNS, [row_of(name, paths[name]) for name in recipes]))
     report.notes.append(
@@ -161,7 +161,7 @@ def main() -> None:
         + "; ".join(f"{row['recipe']} {', '.join(f'{one:.2%}' for one in row['accuracies'])}"
                     for row in report.tables[0].rows) + "."
     )  # fmt: skip
-    report.finish(told)
+    report.finish(args)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""How time and memory of vitreous's ViT grow: with the image's side, tokens, depth, batch and the amount of data.
+"""How time and memory of the ViT grow with image side, tokens, depth, width, batch and the amount of data.
 
     python bench/scaling.py [--quick] [--figure FOLDER] [--json FILE] [--docs]
 
-One thing grows at a time, all else staying at 28×28, patch 4, dim 64, depth 6, 4 heads, MLP 128, batch 64. A point is a
-process of its own; the points of an axis take turns. Time is a training step (forward, loss, backward, AdamW), memory
-the peak of the process over what it held before its first step. Data size is `vitreous train`, whole: one epoch on that
-many images, and the command's peak memory. The exponent is the slope of a straight line through the logarithms; the
-last one, of the two largest points alone, shows where it is heading.
+One quantity grows at a time; the others stay at 28×28, patch 4, dim 64, depth 6, 4 heads, MLP 128, batch 64. Each point
+has its own process; the points of an axis take turns. Time is that of a training step (forward, loss, backward, AdamW);
+memory is the peak of the process above what it had before its first step. Data size is the whole command `vitreous
+train`: one epoch on that many images, and the command's peak memory. The exponent is the slope of a straight line
+through the logarithms; the last one, of the two largest points alone, shows the trend.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLUMNS = (
     Column("axis", "what grows"),
     Column("value", "to"),
     Column("tokens", "tokens"),
-    Column("milliseconds", "ms a step", "{:.1f}"),
+    Column("milliseconds", "ms per step", "{:.1f}"),
     Column("spread", "±", "{:.0%}"),
     Column("memory_mb", "memory MB", "{:.0f}"),
 )
@@ -55,7 +55,7 @@ EXPONENTS = (
 
 @dataclass(frozen=True)
 class Axis:
-    """One thing that grows, and what a model and a batch are at each value."""
+    """One quantity that grows, with the model and the batch size at each value."""
 
     key: str
     name: str
@@ -80,7 +80,7 @@ DATA_SIZES = (2_000, 8_000, 32_000, 128_000)
 
 
 def _by_tokens(count: int) -> ViTConfig:
-    """The same image cut finer: patches alone, so that the tokens are a square number."""
+    """Split the same image into smaller patches; no class token, so that the tokens are a square number."""
     return SMALL.replace(image_size=48, patch_size=48 // math.isqrt(count), pool="mean")
 
 
@@ -138,7 +138,7 @@ def measure_data(sizes: Sequence[int], report: Report) -> list[Row]:
 
 
 def exponent(values: Sequence[float], amounts: Sequence[float]) -> float:
-    """The slope of log(amount) over log(value), by least squares."""
+    """Return the slope of log(amount) over log(value), by least squares."""
     return float(np.polyfit(np.log(values), np.log(np.maximum(amounts, 1e-9)), 1)[0])
 
 
@@ -172,26 +172,26 @@ def draw(groups: Sequence[Sequence[Row]], fits: Sequence[Row], folder: Path) -> 
                 axes.set_xticks(values, [f"{value:,}" for value in values], rotation=45 if max(values) > 999 else 0)
                 axes.set_xlabel(rows[0]["axis"])
             whole = rows[0]["axis"].startswith("images")
-            grid[0][column].set_ylabel("ms an epoch" if whole else "ms a step")
+            grid[0][column].set_ylabel("ms per epoch" if whole else "ms per step")
             grid[1][column].set_ylabel("MB, whole command" if whole else "MB above the start")
         finish_figure(figure, FIGURE, folder)
 
 
 def main() -> None:
-    made = parser(__doc__ or "")
-    made.add_argument("--figure", type=Path, help="draw scaling.svg and scaling.png into this folder")
-    told = made.parse_args()
-    rounds, seconds, sizes = (3, 0.2, DATA_SIZES[:3]) if told.quick else (7, 1.0, DATA_SIZES)
-    if told.smoke:
+    options = parser(__doc__ or "")
+    options.add_argument("--figure", type=Path, help="draw scaling.svg and scaling.png into this folder")
+    args = options.parse_args()
+    rounds, seconds, sizes = (3, 0.2, DATA_SIZES[:3]) if args.quick else (7, 1.0, DATA_SIZES)
+    if args.smoke:
         rounds, seconds, sizes = 1, 0.01, (500, 1000)
-    if told.docs and not told.figure:
-        told.figure = told.docs.parent / "benchmarks"
+    if args.docs and not args.figure:
+        args.figure = args.docs.parent / "benchmarks"
     hardware.prepare()
     report = Report("scaling", "How time and memory grow")
     report.measure_peak()
     groups: list[list[Row]] = []
-    for axis in AXES[:1] if told.smoke else AXES:
-        values = axis.values[:2] if told.smoke else axis.values[:-1] if told.quick else axis.values
+    for axis in AXES[:1] if args.smoke else AXES:
+        values = axis.values[:2] if args.smoke else axis.values[:-1] if args.quick else axis.values
         groups.append(measure_axis(axis, values, rounds, seconds, report))
     groups.append(measure_data(sizes, report))
     fits = [exponents_of(rows) for rows in groups]
@@ -199,12 +199,12 @@ def main() -> None:
     report.tables.append(Table("Exponents", EXPONENTS, fits))
     for fit in fits:
         report.ratios |= {f"{name}_exponent_{fit['key']}": fit[f"{name}_exponent"] for name in ("time", "memory")}
-    if told.figure:
-        draw(groups, fits, told.figure)
-        if told.docs:
-            link = os.path.relpath(told.figure / f"{FIGURE}.svg", told.docs.parent)
-            report.notes.append(f"![Time and memory against each of them, both axes logarithmic]({link})")
-    report.finish(told)
+    if args.figure:
+        draw(groups, fits, args.figure)
+        if args.docs:
+            link = os.path.relpath(args.figure / f"{FIGURE}.svg", args.docs.parent)
+            report.notes.append(f"![Time and memory over each quantity, both axes logarithmic]({link})")
+    report.finish(args)
 
 
 if __name__ == "__main__":

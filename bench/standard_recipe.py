@@ -1,11 +1,11 @@
-"""A ViT on MNIST as a user of timm would write it: the yardstick of time_to_accuracy.py, which runs it.
+"""A ViT on MNIST as a user of timm would write it: the reference of time_to_accuracy.py, which runs it.
 
     python bench/standard_recipe.py [--lr 5e-4 1e-3 2e-3] [--epochs 20 | --seconds 30] [--target 0.99]
 
 timm's VisionTransformer (patch 4, dim 64, depth 6, 4 heads), AdamW, linear warm-up and cosine, batch 128, a DataLoader
-whose workers turn each image, one by one, from PIL to a tensor. It stops once the validation accuracy is reached. Of
-several learning rates the one that got there first wins (a later one stops where it can no longer win), and its model
-alone reads the test set, once. One JSON line comes out.
+whose workers convert each image, one by one, from PIL to a tensor. It stops once the validation accuracy is reached. Of
+several learning rates the first to reach it wins (a later one stops when it can no longer win), and only its model
+reads the test set, once. The output is one JSON line.
 """
 
 from __future__ import annotations
@@ -63,20 +63,20 @@ def make_model() -> nn.Module:
 @torch.inference_mode()
 def accuracy(model: nn.Module, loader: DataLoader[tuple[Tensor, int]]) -> float:
     model.eval()
-    right = sum(int((model(images).argmax(1) == labels).sum()) for images, labels in loader)
-    return right / len(loader.dataset)  # type: ignore[arg-type]
+    num_correct = sum(int((model(images).argmax(1) == labels).sum()) for images, labels in loader)
+    return num_correct / len(loader.dataset)  # type: ignore[arg-type]
 
 
 class Training:
     """One learning rate, from a fresh model to the target or the end of the schedule."""
 
-    def __init__(self, told: argparse.Namespace, lr: float, train: DataLoader[tuple[Tensor, int]]):
-        torch.manual_seed(told.seed)
-        random.seed(told.seed)
-        self.told, self.lr, self.loader = told, lr, train
+    def __init__(self, args: argparse.Namespace, lr: float, train: DataLoader[tuple[Tensor, int]]):
+        torch.manual_seed(args.seed)
+        random.seed(args.seed)
+        self.args, self.lr, self.loader = args, lr, train
         self.model = make_model()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr, weight_decay=WEIGHT_DECAY)
-        self.total_steps = round(told.epochs * len(train))
+        self.total_steps = round(args.epochs * len(train))
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, self._factor)
         self.step = 0
         self.val_accuracy = 0.0
@@ -99,13 +99,13 @@ class Training:
         return self.step >= self.total_steps
 
     def train(self, val: DataLoader[tuple[Tensor, int]], give_up_after: float = math.inf) -> None:
-        """Until the target, the schedule's end, or the moment another learning rate needed no longer; with a budget
+        """Train until the target, the end of the schedule, or the time another learning rate needed; with a budget
         of seconds, always until its end."""
         self.start = time.perf_counter()
-        while not self.is_over and (self.told.seconds or self._is_in_the_race(give_up_after)):
+        while not self.is_over and (self.args.seconds or self._is_in_the_race(give_up_after)):
             self.epoch()
             self.val_accuracy = accuracy(self.model, val)
-            if self.val_accuracy >= self.told.target and self.seconds_to_target is None:
+            if self.val_accuracy >= self.args.target and self.seconds_to_target is None:
                 self.seconds_to_target = self.elapsed_seconds
         self.train_seconds = self.elapsed_seconds
 
@@ -114,7 +114,7 @@ class Training:
 
     @property
     def merit(self) -> tuple[float, float]:
-        """Smaller is better: sooner at the target, then closer to it."""
+        """Smaller is better: earlier at the target, then closer to it."""
         return (self.seconds_to_target or math.inf, -self.val_accuracy)
 
     def epoch(self) -> None:
@@ -126,19 +126,19 @@ class Training:
             self.optimizer.step()
             self.scheduler.step()
             self.step += 1
-            if self.told.seconds and self.step == 20:  # how many steps the budget holds: the schedule is fitted to it
+            if self.args.seconds and self.step == 20:  # fit the schedule to the steps that the budget allows
                 rate = self.step / self.elapsed_seconds
-                self.total_steps = max(self.step + 1, int(rate * self.told.seconds))
+                self.total_steps = max(self.step + 1, int(rate * self.args.seconds))
             if self.is_over:
                 break
 
 
-def run(told: argparse.Namespace) -> dict[str, float | int | None]:
-    dataset = load_dataset(DataConfig(name=told.data))
+def run(args: argparse.Namespace) -> dict[str, float | int | None]:
+    dataset = load_dataset(DataConfig(name=args.data))
     val = DataLoader(Digits(dataset.val, False), batch_size=500)
     train = DataLoader(Digits(dataset.train, True), BATCH_SIZE, shuffle=True, drop_last=True,
-                       num_workers=told.workers, persistent_workers=told.workers > 0)  # fmt: skip
-    trainings = [Training(told, lr, train) for lr in told.lr]
+                       num_workers=args.workers, persistent_workers=args.workers > 0)  # fmt: skip
+    trainings = [Training(args, lr, train) for lr in args.lr]
     soonest = math.inf
     for training in trainings:
         training.train(val, give_up_after=soonest)
@@ -155,7 +155,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lr", type=float, nargs="+", default=[5e-4, 1e-3, 2e-3])
     parser.add_argument("--epochs", type=float, default=20)
-    parser.add_argument("--seconds", type=float, help="train for about so long instead")
+    parser.add_argument("--seconds", type=float, help="train for about this long instead")
     parser.add_argument("--target", type=float, default=0.99, help="stop at this validation accuracy")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--data", default="mnist")

@@ -2,16 +2,17 @@
 
     python bench/time_to_accuracy.py [PRESET …] [--seeds 1] [--quick] [--json FILE] [--docs]
 
-A preset is run by `vitreous train` with its own settings. The schedules of the fast recipes end where 99.0 % of the
-*test* set is safe; the validation images, cut from the training set, are harder, so here their schedules are stretched
-(EPOCHS, in the table). The first of a run's own evaluations on the validation split that reaches the target counts,
-with the seconds its run noted there (loading not counted, evaluating counted, on both sides). The standard recipe
-(bench/standard_recipe.py) stops at the target and is given the best of three learning rates, chosen by those seconds.
-The test set is read once, at the end, by whom the validation chose.
-Where the standard recipe ends its schedule below the target, the ratio is to the seconds that took: a lower bound.
-Trainings that have ended are kept in runs/ (KEPT), so that it can be stopped and started again; one whose settings have
-changed since is trained anew.
-`--quick`: 30 seconds each instead, schedules fitted to that, and the accuracy reached.
+A preset is trained by `vitreous train` with its own settings. The schedules of the fast recipes end where 99.0 % of the
+*test* set is safe. The validation images, held out from the training set, are harder, so their schedules are longer
+here (EPOCHS, in the table). The first of a run's own evaluations on the validation split that reaches the target
+counts, with the seconds its run recorded (loading not counted, evaluating counted, for all recipes). The standard
+recipe (bench/standard_recipe.py) stops at the target and is given the best of three learning rates, chosen by those
+seconds. The test set is read once, at the end, by the model that validation chose.
+
+Where the standard recipe ends its schedule below the target, the ratio is to the seconds of that schedule: a lower
+bound. Finished trainings are kept in runs/ (FINISHED), so that the script can be stopped and started again; one whose
+settings have changed since is repeated. `--quick`: 30 seconds each instead, schedules fitted to that, and the accuracy
+reached.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common import YARDSTICK, Column, Report, Row, Table, interleave, median, parser, spread
+from common import REFERENCE_GFLOPS, Column, Report, Row, Table, interleave, median, parser, spread
 
 from vitreous import hardware
 from vitreous.config import ViTConfig
@@ -34,18 +35,18 @@ from vitreous.runs import Run
 
 STANDARD = "standard recipe (timm)"
 STANDARD_EPOCHS = 20.0
-LEARNING_RATES = (1e-3, 2e-3, 5e-4)  # the likeliest first: a later one stops where it can no longer win
+LEARNING_RATES = (1e-3, 2e-3, 5e-4)  # the most promising first: a later one stops when it can no longer win
 QUICK_SECONDS = 30.0
-#: enough for the target on validation; a schedule's last epochs, when the learning rate falls, bring the most
+#: enough for the target on validation; the last epochs of a schedule, with small learning rates, gain the most
 EPOCHS = {"mnist-fast": 5, "mnist-vit": 11, "cnn": 3}
-KEPT = Path(__file__).parents[1] / "runs" / "time_to_accuracy.json"
+FINISHED = Path(__file__).parents[1] / "runs" / "time_to_accuracy.json"
 
 COLUMNS = (
     Column("recipe", "recipe"),
     Column("epochs", "epochs of the schedule", "{:g}"),
     Column("seconds_to_target", "s to the target", "{:.0f}"),
     Column("seconds_spread", "±", "{:.0%}"),
-    Column("scaled_seconds", f"… at {YARDSTICK:.0f} GFLOP/s", "{:.0f}"),
+    Column("scaled_seconds", f"… at {REFERENCE_GFLOPS:.0f} GFLOP/s", "{:.0f}"),
     Column("reached", "seeds that reached it"),
     Column("val_accuracy", "last validation", "{:.2%}"),
     Column("test_accuracy", "test", "{:.2%}"),
@@ -56,7 +57,7 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """One training; `seconds_to_target` is None where it never got there."""
+    """One training; `seconds_to_target` is None if it never reached the target."""
 
     seconds_to_target: float | None
     val_accuracy: float
@@ -110,7 +111,7 @@ def _run(command: list[str]) -> str:
 
 
 def settings_of(recipe: str) -> str:
-    """A fingerprint: another one, and a kept training is no longer the recipe's."""
+    """Return a fingerprint of the recipe's settings: a finished training with another one is not reused."""
     written = (
         Path(__file__).with_name("standard_recipe.py").read_text()
         if recipe == STANDARD
@@ -126,8 +127,8 @@ def epochs_of(recipe: str) -> float:
 def row_of(recipe: str, outcomes: list[Outcome], timed: bool) -> Row:
     seconds = [one.seconds_to_target for one in outcomes if one.seconds_to_target is not None]
     tests = [one.test_accuracy for one in outcomes if one.test_accuracy is not None]
-    all_reached = len(seconds) == len(outcomes)  # a median over the lucky seeds alone would flatter
-    scaled = [one.seconds_to_target * one.gflops / YARDSTICK
+    all_reached = len(seconds) == len(outcomes)  # a median over the seeds that reached it alone would be too good
+    scaled = [one.seconds_to_target * one.gflops / REFERENCE_GFLOPS
               for one in outcomes if one.seconds_to_target is not None and one.gflops is not None]  # fmt: skip
     return {
         "recipe": recipe,
@@ -168,50 +169,51 @@ def add_ratios(report: Report, rows: list[Row], quick: bool) -> None:
 
 
 def main() -> None:
-    made = parser(__doc__ or "")
-    made.add_argument("presets", nargs="*", help="default: mnist-fast, mnist-vit and cnn")
-    made.add_argument("--data", default="mnist")
-    made.add_argument("--target", type=float, default=0.99, help="validation accuracy (default 0.99)")
-    made.add_argument("--seeds", type=int, default=1, help="trainings of each; they take turns")
-    told = made.parse_args()
-    presets = told.presets or list(EPOCHS)
-    setting = Setting(told.data, told.target, QUICK_SECONDS if told.quick else None,
-                      (1e-3,) if told.quick or told.smoke else LEARNING_RATES)  # fmt: skip
-    if told.smoke:
+    options = parser(__doc__ or "")
+    options.add_argument("presets", nargs="*", help="default: mnist-fast, mnist-vit and cnn")
+    options.add_argument("--data", default="mnist")
+    options.add_argument("--target", type=float, default=0.99, help="validation accuracy (default 0.99)")
+    options.add_argument("--seeds", type=int, default=1, help="trainings per recipe; they take turns")
+    args = options.parse_args()
+    presets = args.presets or list(EPOCHS)
+    setting = Setting(args.data, args.target, QUICK_SECONDS if args.quick else None,
+                      (1e-3,) if args.quick or args.smoke else LEARNING_RATES)  # fmt: skip
+    if args.smoke:
         setting = Setting("digits", 0.5, 3.0, (1e-3,))
     hardware.prepare()
-    report = Report("time-to-accuracy", f"Seconds until {told.target:.1%} on the validation split of {told.data}")
+    report = Report("time-to-accuracy", f"Seconds until {args.target:.1%} on the validation split of {args.data}")
     outcomes: dict[str, list[Outcome]] = {name: [] for name in (*presets, STANDARD)}
 
     timed = setting.seconds is not None
-    kept: dict[str, Any] = json.loads(KEPT.read_text()) if KEPT.is_file() and not timed else {}
-    at_start = len(kept)
+    finished: dict[str, Any] = json.loads(FINISHED.read_text()) if FINISHED.is_file() and not timed else {}
+    at_start = len(finished)
 
     def turn(recipe: str) -> float:
         seed = len(outcomes[recipe])
         what = f"{recipe} {settings_of(recipe)}, {epochs_of(recipe):g} epochs, seed {seed}"
         key = f"{what}, {setting.data} to {setting.target}"
-        if key not in kept:
+        if key not in finished:
             before = hardware.matmul_gflops()
             one = train_standard(seed, setting) if recipe == STANDARD else train_preset(recipe, seed, setting)
-            kept[key] = {**asdict(one), "gflops": (before + hardware.matmul_gflops()) / 2}
+            finished[key] = {**asdict(one), "gflops": (before + hardware.matmul_gflops()) / 2}
             if not timed:
-                KEPT.parent.mkdir(exist_ok=True)
-                KEPT.write_text(json.dumps(kept, indent=2) + "\n")
-        outcomes[recipe].append(Outcome(**kept[key]))
-        report.gflops.append(kept[key]["gflops"])
+                FINISHED.parent.mkdir(exist_ok=True)
+                FINISHED.write_text(json.dumps(finished, indent=2) + "\n")
+        outcomes[recipe].append(Outcome(**finished[key]))
+        report.gflops.append(finished[key]["gflops"])
         return outcomes[recipe][-1].train_seconds
 
-    interleave({name: lambda name=name: turn(name) for name in outcomes}, told.seeds)
+    interleave({name: lambda name=name: turn(name) for name in outcomes}, args.seeds)
     if at_start:
         report.notes.append(
-            "Trainings that ended in an earlier run of this script are kept, and not among the seconds for this report."
+            "Trainings that finished in an earlier run of this script are reused; the seconds for this report do not"
+            " include them."
         )
     rows: list[dict[str, Any]] = [row_of(name, some, timed) for name, some in outcomes.items()]
-    title = f"{setting.seconds:.0f} s each" if setting.seconds else f"until {told.target:.1%} on validation"
-    report.tables.append(Table(f"{title}; {told.seeds} seed{'s' * (told.seeds != 1)}", COLUMNS, rows))
+    title = f"{setting.seconds:.0f} s each" if setting.seconds else f"until {args.target:.1%} on validation"
+    report.tables.append(Table(f"{title}; {args.seeds} seed{'s' * (args.seeds != 1)}", COLUMNS, rows))
     add_ratios(report, rows, timed)
-    report.finish(told)
+    report.finish(args)
 
 
 if __name__ == "__main__":

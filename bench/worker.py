@@ -1,6 +1,6 @@
-"""One candidate in a process of its own, which waits for orders: the parent lets several take turns.
+"""One candidate in its own process, which waits for requests: the parent lets several take turns.
 
-A process each, because thread pools, compilers and memory are a process's. Orders and answers are JSON lines.
+Each has a process, because thread pools, compilers and memory belong to one. Requests and replies are JSON lines.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ IMAGES_SEED = 3
 
 @dataclass(frozen=True)
 class Candidate:
-    """Which library, how run."""
+    """A library, and how its model is run."""
 
     peer: str
     config: dict[str, Any]  # of a ViTConfig
     weights: str  # the folder that peers.write_weights filled
-    mode: str = "eager"  # or settled (eager, in a process that vitreous has settled), compiled, onnx;
-    # of vitreous also: halves, whole (eager; halves of a batch at once, or not, whatever its rule says)
-    threads: int | None = None  # None: what a user gets, all cores
+    #: eager; tuned (eager, in a process that `hardware.prepare` has configured); compiled; onnx;
+    #: for vitreous also split and whole (eager; the batch split over two threads or not, whatever the rule decides)
+    mode: str = "eager"
+    threads: int | None = None  # None: all cores, as a user gets them
 
     @property
     def file_name(self) -> str:
-        return self.peer.replace(" ", "-")  # torch hands its path to a compiler, unquoted
+        return self.peer.replace(" ", "-")  # torch passes its path to a compiler, unquoted
 
 
 class WorkerError(RuntimeError):
-    """The candidate could not do what was asked; its own words."""
+    """The candidate failed; the message is its own."""
 
 
 class Worker:
-    """The parent's hold on a candidate's process; a context manager."""
+    """A candidate's process, seen from the parent; a context manager."""
 
     def __init__(self, candidate: Candidate):
         self.candidate = candidate
@@ -51,7 +52,7 @@ class Worker:
         self._process = subprocess.Popen(
             [sys.executable, __file__, json.dumps(asdict(candidate))],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True,
-            # a cache of its own: what one candidate compiled would spare the next some of its seconds
+            # its own cache: a shared one would shorten the compilation of the next candidate
             env={**os.environ, "TORCHINDUCTOR_CACHE_DIR": f"{candidate.weights}/{candidate.file_name}-inductor"},
         )  # fmt: skip
 
@@ -61,7 +62,7 @@ class Worker:
     def __exit__(self, *exc: object) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.close()  # no more orders: it ends by itself
+        self._process.stdin.close()  # no more requests: it ends by itself
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
@@ -70,23 +71,23 @@ class Worker:
         self._process.stdout.close()
         self._errors.close()
 
-    def ask(self, order: str, **arguments: Any) -> Any:
+    def ask(self, request: str, **arguments: Any) -> Any:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
-            self._process.stdin.write(json.dumps({"order": order, **arguments}) + "\n")
+            self._process.stdin.write(json.dumps({"request": request, **arguments}) + "\n")
             self._process.stdin.flush()
             line = self._process.stdout.readline()
         except BrokenPipeError:
             line = ""
         if not line:
-            raise WorkerError(self._last_words())
-        answer = json.loads(line)
-        if "error" in answer:
-            raise WorkerError(answer["error"])
-        return answer["value"]
+            raise WorkerError(self._last_message())
+        reply = json.loads(line)
+        if "error" in reply:
+            raise WorkerError(reply["error"])
+        return reply["value"]
 
-    def _last_words(self) -> str:
+    def _last_message(self) -> str:
         self._process.wait()
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
@@ -97,21 +98,21 @@ class Worker:
 
 
 def resident_peak_megabytes() -> float:
-    """Of this process alone: `ru_maxrss` would begin with what its parent held when it was forked."""
+    """Return the peak of this process alone: `ru_maxrss` starts with its parent's memory at the fork."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
 
 
-class Orders:
-    """What a worker can be asked for. Every method returns what JSON can hold."""
+class Requests:
+    """The requests a worker can serve. Every method returns what JSON can represent."""
 
     def __init__(self, candidate: Candidate):
         import torch
 
         from vitreous import hardware
 
-        if candidate.peer == "vitreous" or candidate.mode == "settled":
-            hardware.prepare(candidate.threads)  # as its commands do; a peer's user has torch as it comes
+        if candidate.peer == "vitreous" or candidate.mode == "tuned":
+            hardware.prepare(candidate.threads)  # as its commands do; a peer's user has torch's defaults
         elif candidate.threads is not None:
             torch.set_num_threads(candidate.threads)
         torch.manual_seed(0)
@@ -133,8 +134,8 @@ class Orders:
 
         return make_peer_optimizers(self.candidate.peer, getattr(self.model, "_orig_mod", self.model))
 
-    def halves(self, batch: int) -> Any:
-        """Of vitreous: the two threads its training would have for such a batch, or None."""
+    def split(self, batch: int) -> Any:
+        """Return the two threads that vitreous would train such a batch on, or None for the whole batch at once."""
         import torch
 
         from vitreous.hardware import SplitBatch
@@ -142,12 +143,12 @@ class Orders:
 
         mode, threads = self.candidate.mode, torch.get_num_threads()
         ours = self.candidate.peer == "vitreous"
-        wanted = mode == "halves" or (ours and mode == "eager" and split_is_faster(self.config, batch, threads))
+        wanted = mode == "split" or (ours and mode == "eager" and split_is_faster(self.config, batch, threads))
         return SplitBatch(threads) if wanted else None
 
     @cached_property
-    def answer(self) -> Callable[[Any], Any]:
-        """images → logits, for inference, as fast as this candidate does it."""
+    def predict(self) -> Callable[[Any], Any]:
+        """Return images → logits, for inference, by the fastest path of this candidate."""
         if self.candidate.mode == "onnx":
             return _onnx_session(self.candidate, self.config, self.folder)
         import torch
@@ -156,7 +157,7 @@ class Orders:
         from vitreous.models.fast.inference import answer
 
         @torch.inference_mode()
-        def run(images: Any) -> Any:  # vitreous answers as its `predict` does; a compiled model is called as it is
+        def run(images: Any) -> Any:  # vitreous: as its `predict` does; a compiled model is called directly
             ours = self.candidate.peer == "vitreous" and self.candidate.mode != "compiled"
             return answer(self.model, images) if ours else logits_of(self.model(images))
 
@@ -170,20 +171,20 @@ class Orders:
         return torch.randn(batch, self.config.channels, *self.config.image_size, generator=generator)
 
     def logits(self, batch: int) -> list[list[float]]:
-        return self.answer(self.images(batch)).tolist()
+        return self.predict(self.images(batch)).tolist()
 
     def train(self, batch: int, steps: int) -> float:
-        """Seconds a step: forward, loss, backward, AdamW; the batch lies ready in memory."""
+        """Return the seconds per step: forward, loss, backward, AdamW; the batch is in memory already."""
         import torch
         import torch.nn.functional as F
         from peers import logits_of
 
         images = self.images(batch)
         labels = torch.arange(batch) % self.config.num_classes
-        optimizers, model, halves = self.optimizers, self.model, self.halves(batch)
+        optimizers, model, split = self.optimizers, self.model, self.split(batch)
         model.train()
 
-        def learn(rows: torch.Tensor) -> None:
+        def backward(rows: torch.Tensor) -> None:
             loss = F.cross_entropy(logits_of(model(images[rows])), labels[rows])
             (loss * (len(rows) / batch)).backward()
 
@@ -191,28 +192,28 @@ class Orders:
         for _ in range(steps):
             for optimizer in optimizers:
                 optimizer.zero_grad()
-            if halves is not None:
-                halves.both(learn, torch.arange(batch))
+            if split is not None:
+                split.both(backward, torch.arange(batch))
             else:
                 F.cross_entropy(logits_of(model(images)), labels).backward()
             for optimizer in optimizers:
                 optimizer.step()
         seconds = (time.perf_counter() - start) / steps
-        self.__dict__.pop("answer", None)  # back to eval mode when next asked
+        self.__dict__.pop("predict", None)  # built again, in eval mode, at the next request
         return seconds
 
     def infer(self, batch: int, calls: int) -> float:
-        """Seconds a batch."""
-        images, answer = self.images(batch), self.answer
+        """Return the seconds per batch."""
+        images, predict = self.images(batch), self.predict
         start = time.perf_counter()
         for _ in range(calls):
-            answer(images)
+            predict(images)
         return (time.perf_counter() - start) / calls
 
     def flops(self) -> float:
-        """That a forward pass in training executes, an image: of a vitreous model, which leaves out what nobody reads.
+        """Return the FLOPs per image that a vitreous model executes in training, which skips unused outputs.
 
-        Its attention must be the spelled-out one for that: torch counts no FLOPs inside the fused kernel.
+        Its attention must be the unfused one for that: torch counts no FLOPs inside the fused kernel.
         """
         from torch.utils.flop_counter import FlopCounterMode
 
@@ -222,18 +223,18 @@ class Orders:
             self.model.train()(self.images(2))
         for block in self.model.blocks:
             block.attn.fused = fused
-        self.__dict__.pop("answer", None)
+        self.__dict__.pop("predict", None)
         return counter.get_total_flops() / 2
 
     def load_libraries(self) -> None:
-        """What is imported on first use, the optimizers' part of torch above all: no part of a model's memory."""
+        """Import what is imported on first use, such as torch's optimizers: it is not part of a model's memory."""
         from peers import make_peer_optimizers
         from torch import nn
 
         make_peer_optimizers(self.candidate.peer, nn.Linear(1, 1))
 
     def peak_memory(self) -> float:
-        """Megabytes this process ever held, libraries and all."""
+        """Return the peak memory of this process in megabytes, libraries included."""
         return resident_peak_megabytes()
 
 
@@ -252,7 +253,7 @@ def _onnx_session(candidate: Candidate, config: ViTConfig, folder: Path) -> Call
 
 
 def _export_ours(config: ViTConfig, folder: Path, path: Path) -> None:
-    """As `vitreous export` does it: a run, its lean graph."""
+    """Export as `vitreous export --lean` does."""
     from peers import build_peer
 
     from vitreous.data.preprocessing import Preprocessing
@@ -281,7 +282,7 @@ def _export_peer(candidate: Candidate, config: ViTConfig, path: Path) -> None:
             return logits_of(self.model(images))
 
     model = Logits(build_peer(candidate.peer, config, Path(candidate.weights))).eval()
-    torch.backends.mha.set_fastpath_enabled(False)  # ONNX has no word for that fused operator
+    torch.backends.mha.set_fastpath_enabled(False)  # ONNX has no such fused operator
     batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
     images = torch.randn(3, config.channels, *config.image_size)
     torch.onnx.export(
@@ -290,17 +291,17 @@ def _export_peer(candidate: Candidate, config: ViTConfig, path: Path) -> None:
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")  # what libraries print goes to stderr, away from the answers
+    replies = os.fdopen(os.dup(1), "w")  # what libraries print goes to stderr, away from the replies
     os.dup2(2, 1)
-    orders = Orders(Candidate(**json.loads(sys.argv[1])))
+    requests = Requests(Candidate(**json.loads(sys.argv[1])))
     for line in sys.stdin:
-        asked = json.loads(line)
+        request = json.loads(line)
         try:
-            value = {"value": getattr(orders, asked.pop("order"))(**asked)}
-        except Exception as error:  # whatever a foreign library raises is this candidate's answer
+            value = {"value": getattr(requests, request.pop("request"))(**request)}
+        except Exception as error:  # whatever another library raises becomes the reply
             value = {"error": f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"}
-        answers.write(json.dumps(value) + "\n")
-        answers.flush()
+        replies.write(json.dumps(value) + "\n")
+        replies.flush()
 
 
 if __name__ == "__main__":

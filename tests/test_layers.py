@@ -1,4 +1,4 @@
-"""The import direction: each layer imports only from its own and from those above it (ARCHITECTURE.md)."""
+"""The import direction: each unit imports only from its own layer and the layers below (ARCHITECTURE.md)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "vitreous"
 
-#: From the ground up. A name is a module or a folder of src/vitreous; one that does not exist yet does no harm.
+#: The lowest layer first. A name is a module or a folder of src/vitreous.
 LAYERS: list[set[str]] = [
     {"errors", "hardware", "downloads", "reports"},
     {"config"},
@@ -22,10 +22,10 @@ LAYERS: list[set[str]] = [
     {"api", "cli", "__main__", "__init__"},
 ]
 
-#: These read runs and nothing of how runs are made, so that looking never needs the training code.
+#: These read runs and never import how runs are made.
 READ_RUNS_ONLY = {"comparison", "inspection", "doctor", "conformance", "export"}
 
-#: Imports against the direction that have been agreed on: (file, module).
+#: Exceptions: (file, module).
 ALLOWED: set[tuple[str, str]] = set()
 
 LAYER_OF = {unit: number for number, layer in enumerate(LAYERS) for unit in layer}
@@ -44,7 +44,7 @@ def module_of(file: str) -> str:
 
 
 def imported_modules(source: str, file: str) -> set[str]:
-    """Every vitreous module that a file names in an import: at its top, inside a function or for types only."""
+    """Return every vitreous module that a file imports: at its top, inside a function or for types only."""
     module = module_of(file)
     package = (module if file.endswith("__init__.py") else module.rpartition(".")[0]).split(".")
     tree, found = ast.parse(source), set()
@@ -62,7 +62,7 @@ def imported_modules(source: str, file: str) -> set[str]:
 
 
 def _reads_only_the_version(tree: ast.Module) -> bool:
-    """`import vitreous` would reach every public name; its version is all that a lower layer may take from it."""
+    """`import vitreous` reaches every public name; a lower layer may use only its version."""
     used = {
         node.attr
         for node in ast.walk(tree)
@@ -72,19 +72,19 @@ def _reads_only_the_version(tree: ast.Module) -> bool:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_imports_only_from_above(file: str) -> None:
+def test_imports_only_from_layers_below(file: str) -> None:
     unit = unit_of(module_of(file))
-    assert unit in LAYER_OF, f"give {unit!r} a place in LAYERS (and in ARCHITECTURE.md)"
+    assert unit in LAYER_OF, f"add {unit!r} to LAYERS (and to ARCHITECTURE.md)"
     for imported in imported_modules(FILES[file].read_text(encoding="utf-8"), file):
         target = unit_of(imported)
-        assert target in LAYER_OF, f"{file} imports {imported}, which has no place in LAYERS"
+        assert target in LAYER_OF, f"{file} imports {imported}, which is not in LAYERS"
         if (file, imported) in ALLOWED:
             continue
-        assert LAYER_OF[target] <= LAYER_OF[unit], f"{file} may not import {imported}: it stands in a later layer"
+        assert LAYER_OF[target] <= LAYER_OF[unit], f"{file} may not import {imported}: it is in a higher layer"
         assert not (unit in READ_RUNS_ONLY and target == "training"), f"{file} reads runs; it may not import {imported}"
 
 
-def test_no_circles() -> None:
+def test_no_circular_imports() -> None:
     """Units of one layer may use each other, in one direction."""
     edges: dict[str, set[str]] = {}
     for file, path in FILES.items():
@@ -98,7 +98,7 @@ def test_no_circles() -> None:
             if unit not in reached:
                 reached.add(unit)
                 waiting += edges.get(unit, set())
-        assert start not in reached, f"{start} imports itself by a detour"
+        assert start not in reached, f"{start} imports itself through other units"
 
 
 def test_every_kind_of_import_counts() -> None:

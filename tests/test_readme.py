@@ -1,4 +1,4 @@
-"""The README is run: its `vitreous` commands and its Python, on digits and for one epoch."""
+"""Run the README: its `vitreous` commands and its Python, on digits and for one epoch."""
 
 import contextlib
 import re
@@ -12,6 +12,7 @@ import vitreous.cli
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+DOCUMENTS = [str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))]
 TRAINING = {"train", "compare", "demo"}
 
 
@@ -34,7 +35,7 @@ def _on_digits(words: list[str]) -> list[str]:
 
 def run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["vitreous", *words])
-    with contextlib.suppress(SystemExit):  # typer ends every command so; a mistake says "vitreous: …" on stderr
+    with contextlib.suppress(SystemExit):  # typer exits after every command; mistakes go to stderr
         vitreous.cli.main()
 
 
@@ -59,8 +60,8 @@ def test_no_figure_is_left_open():
     assert not re.findall(r"\b(DEMO|POST)_[A-Z_]+\b", README)
 
 
-@pytest.mark.parametrize("file", ["README.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs").rglob("*.md"))])
-def test_links_lead_somewhere(file):
+@pytest.mark.parametrize("file", DOCUMENTS)
+def test_links_have_targets(file):
     text = (ROOT / file).read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         if not target.startswith("http"):

@@ -1,4 +1,4 @@
-"""The benchmarks are scripts beside the package: their folder is put where they import each other from."""
+"""Put bench/ on the path: the benchmarks are scripts that import each other."""
 
 from __future__ import annotations
 

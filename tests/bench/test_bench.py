@@ -28,12 +28,12 @@ def test_candidates_take_turns() -> None:
     assert times == {name: [1.0] * 3 for name in "ABC"}
 
 
-def test_a_spent_budget_leaves_two_rounds() -> None:
+def test_spent_budget_leaves_two_rounds() -> None:
     assert len(common.interleave({"A": lambda: 1.0}, rounds=9, budget_seconds=0)["A"]) == 2
 
 
-def test_a_ratio_is_taken_within_the_rounds() -> None:
-    times = {"ours": [1.0, 10.0, 2.0], "theirs": [2.0, 20.0, 4.0]}  # a busy second round strikes both
+def test_ratio_is_taken_within_the_rounds() -> None:
+    times = {"ours": [1.0, 10.0, 2.0], "theirs": [2.0, 20.0, 4.0]}  # a busy second round affects both
     assert common.ratio(times, "theirs", "ours") == 2
     assert common.fastest(times, ["theirs", "ours"]) == "ours"
     assert common.spread([1.0, 1.0, 1.0]) == 0
@@ -50,7 +50,7 @@ def test_sections_are_rewritten_in_place(tmp_path: Path) -> None:
     assert text.count("<!-- bench:one -->") == 1
 
 
-def test_a_report_has_ratios_and_rows(tmp_path: Path) -> None:
+def test_report_has_ratios_and_rows(tmp_path: Path) -> None:
     report = common.Report("tiny", "Tiny", ratios={"speed": 2.0}, gflops=[1.0])
     report.tables.append(common.Table("T", [common.Column("x", "x", "{:.1f}"), common.Column("y", "y")], [{"x": 1.0}]))
     report.finish(common.parser("").parse_args(["--json", str(tmp_path / "r.json"), "--docs", str(tmp_path / "d.md")]))
@@ -80,15 +80,15 @@ def test_peers_compute_our_function(name: str, weights: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["vitreous", "timm"])
-def test_a_worker_trains_and_answers(name: str, weights: Path) -> None:
-    with worker.Worker(worker.Candidate(name, TINY.model_dump(), str(weights), threads=1)) as hired:
+def test_worker_trains_and_infers(name: str, weights: Path) -> None:
+    with worker.Worker(worker.Candidate(name, TINY.model_dump(), str(weights), threads=1)) as process:
         torch.testing.assert_close(
-            torch.tensor(hired.ask("logits", batch=2)), torch.tensor(hired.ask("logits", batch=3))[:2]
+            torch.tensor(process.ask("logits", batch=2)), torch.tensor(process.ask("logits", batch=3))[:2]
         )
-        assert hired.ask("train", batch=2, steps=1) > 0
-        assert hired.ask("peak_memory") > 10
+        assert process.ask("train", batch=2, steps=1) > 0
+        assert process.ask("peak_memory") > 10
         with pytest.raises(worker.WorkerError, match="AttributeError"):
-            hired.ask("fly")
+            process.ask("fly")
 
 
 def test_both_attention_paths_are_compared_on_the_same_function() -> None:
@@ -102,7 +102,7 @@ def test_both_attention_paths_are_compared_on_the_same_function() -> None:
     torch.testing.assert_close(*outputs)
 
 
-def test_the_rule_costs_nothing_where_it_is_right() -> None:
+def test_correct_choice_costs_nothing() -> None:
     assert attention.cost_over_best({"fused_over_products": 0.5, "rule": "fused"}) == 1
     assert attention.cost_over_best({"fused_over_products": 0.5, "rule": "products"}) == 2
 
@@ -125,15 +125,15 @@ def outcome(reached_after: float | None, train_seconds: float) -> time_to_accura
 
 
 @pytest.mark.parametrize(("reached_after", "times_faster"), [(600.0, 10.0), (None, 20.0)])
-def test_whoever_never_arrives_gives_a_lower_bound(reached_after: float | None, times_faster: float) -> None:
+def test_missed_target_gives_a_lower_bound(reached_after: float | None, times_faster: float) -> None:
     report = common.Report("name", "title")
-    arrivals = {
+    outcomes = {
         "mnist-fast": outcome(60.0, 80.0), "mnist-vit": outcome(None, 90.0),
         time_to_accuracy.STANDARD: outcome(reached_after, 1200.0),
     }  # fmt: skip
-    rows = [time_to_accuracy.row_of(recipe, [one], timed=False) for recipe, one in arrivals.items()]
+    rows = [time_to_accuracy.row_of(recipe, [one], timed=False) for recipe, one in outcomes.items()]
     time_to_accuracy.add_ratios(report, rows, quick=False)
     assert report.ratios["time_to_accuracy"] == report.ratios["time_to_accuracy_mnist-fast"] == times_faster
-    assert "time_to_accuracy_mnist-vit" not in report.ratios, "it did not arrive"
+    assert "time_to_accuracy_mnist-vit" not in report.ratios, "it did not reach the target"
     assert any("lower bounds" in note for note in report.notes) is (reached_after is None)
-    assert rows[0]["scaled_seconds"] == 30.0, "half as fast a machine as the yardstick"
+    assert rows[0]["scaled_seconds"] == 30.0, "a machine half as fast as the reference"

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: answers on stdout; for a mistake one sentence on stderr and exit code 2."""
+"""The command line: results on stdout; for a mistake one sentence on stderr and exit code 2."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ import vitreous.cli
 from vitreous.checkpoints import save_model
 from vitreous.checkpoints.convert import convert
 from vitreous.config import DataConfig
-from vitreous.data.datasets import load_dataset
+from vitreous.data.datasets import DATASETS, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import DataError
 from vitreous.runs import Run
@@ -54,7 +54,7 @@ def runs(tmp_path_factory) -> Path:
     return root
 
 
-def test_help_answers_without_torch():
+def test_help_does_not_import_torch():
     script = (
         "import sys; sys.argv = ['vitreous', '--help']\n"
         "try:\n    from vitreous.cli import main; main()\nfinally:\n    print('torch' in sys.modules)"
@@ -67,7 +67,7 @@ def test_help_answers_without_torch():
 def test_data_list(vitreous_command):
     code, out, _ = vitreous_command("data", "list", "--json")
     assert code == 0
-    assert {"mnist", "fashion-mnist", "cifar10", "digits"} == {row["name"] for row in json.loads(out)}
+    assert set(DATASETS) == {row["name"] for row in json.loads(out)}
     code, out, _ = vitreous_command("data", "list")
     assert "60,000 + 10,000" in out
 
@@ -109,7 +109,7 @@ def test_shapes(vitreous_command):
         (["train", "vit", "--set", "model.depth=zero"], "depth='zero'"),
         (["train", "vit", "--set", "model.num_heads=5"], "model.dim=64 must be a multiple of model.num_heads=5"),
         (["train", "vit", "--config", "/nowhere.toml"], "cannot read the configuration '/nowhere.toml'"),
-        (["train", "--resume"], "--resume needs the run to go on with"),
+        (["train", "--resume"], "--resume needs the run to continue"),
         (["train", "vit-b16"], "has no data of its own: name some with --data"),
         (["evaluate", "--run", "/nowhere"], "there is no run folder '/nowhere'"),
         (["compare", "vit"], "at least two models"),
@@ -118,7 +118,7 @@ def test_shapes(vitreous_command):
         (["presets", "resnet"], "there is no preset 'resnet'"),
     ],
 )
-def test_a_mistake_is_one_sentence(vitreous_command, arguments, sentence, tmp_path, monkeypatch):
+def test_mistake_is_one_sentence(vitreous_command, arguments, sentence, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, errors = vitreous_command(*arguments)
     assert code == 2, (out, errors)
@@ -139,16 +139,16 @@ def test_evaluate_and_predict(vitreous_command, runs, tmp_path):
     drawing[20:70, 50:56] = 10
     Image.fromarray(drawing).save(tmp_path / "one.png")
     code, out, _ = vitreous_command("predict", tmp_path / "one.png", "--run", runs / "cnn", "--json")
-    (answer,) = json.loads(out)
+    (prediction,) = json.loads(out)
     assert code == 0
-    assert sum(answer["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-    assert any("inverted" in note for note in answer["notes"])
+    assert sum(prediction["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    assert any("inverted" in note for note in prediction["notes"])
     code, out, _ = vitreous_command("predict", tmp_path / "one.png", "--run", runs / "cnn")
     assert "one.png: " in out
     assert "inverted" in out
 
 
-def test_predict_refuses_what_is_no_image(vitreous_command, runs, tmp_path):
+def test_predict_rejects_files_that_are_no_images(vitreous_command, runs, tmp_path):
     (tmp_path / "notes.png").write_text("not an image")
     code, _, errors = vitreous_command("predict", tmp_path / "notes.png", "--run", runs / "vit")
     assert code == 2
@@ -184,7 +184,7 @@ def test_compare_trains_presets_with_equal_epochs_and_seeds(vitreous_command, tm
     ]  # fmt: skip
 
 
-def test_compare_of_the_posts_models_shows_both_evaluations(vitreous_command, tmp_path):
+def test_compare_of_the_article_models_shows_both_evaluations(vitreous_command, tmp_path):
     code, out, _ = vitreous_command(
         "compare", "post-vit", "post-cnn", "--data", "digits", "--epochs", "0.1", "-o", tmp_path / "out", "--json"
     )
@@ -232,11 +232,11 @@ def test_convert_there_and_back(vitreous_command, runs, tmp_path):
     before = sorted((file.name, file.stat().st_mtime_ns) for file in (tmp_path / "hf").iterdir())
     code, _, errors = vitreous_command("convert", runs / "vit", tmp_path / "hf", "--to", "hf")
     assert code == 2
-    assert "exists already: name another target" in errors
+    assert "exists already" in errors
     assert sorted((file.name, file.stat().st_mtime_ns) for file in (tmp_path / "hf").iterdir()) == before
 
 
-def test_converted_classes_have_a_name_each(runs, tmp_path):
+def test_converted_class_names_are_unique(runs, tmp_path):
     model = Run.open(runs / "vit").load_model()
     cranes = (*"abcdefgh", "crane", "crane")
     save_model(model, tmp_path / "hf", "hf", mean=(0.5,), std=(0.5,), class_names=cranes)
@@ -251,15 +251,15 @@ def test_converted_classes_have_a_name_each(runs, tmp_path):
     assert Run.open(tmp_path / "numbered").class_names == tuple("0123456789")
 
 
-def test_a_model_of_four_channels_takes_no_picture():
+def test_model_with_four_channels_takes_no_image_file():
     four = Preprocessing(
         image_size=(8, 8), channels=4, mean=(0.0,) * 4, std=(1.0,) * 4, resize="bilinear", polarity="as-is"
     )
-    with pytest.raises(DataError, match="takes 4 channels, and a picture has 1 or 3"):
+    with pytest.raises(DataError, match="takes 4 channels"):
         four.prepare(np.zeros((8, 8, 3), dtype=np.uint8))
 
 
-def test_brackets_are_a_persons_own(vitreous_command, runs, tmp_path):
+def test_brackets_in_paths_are_no_markup(vitreous_command, runs, tmp_path):
     code, out, _ = vitreous_command("compare", runs / "vit", runs / "cnn", "-o", tmp_path / "out[v2]")
     assert code == 0
     assert "out[v2]" in out
@@ -276,10 +276,10 @@ def test_paper(vitreous_command, runs):
 def test_resume_refuses_other_settings(vitreous_command, runs):
     code, _, errors = vitreous_command("train", "cnn", "--resume", "-o", runs / "vit")
     assert code == 2
-    assert "--resume goes on as the run was configured" in errors
+    assert "--resume keeps the run's configuration" in errors
 
 
-def test_env_tells_nothing_private(vitreous_command):
+def test_env_prints_nothing_private(vitreous_command):
     code, out, _ = vitreous_command("env", "--json")
     facts = json.loads(out)
     assert code == 0
@@ -289,7 +289,7 @@ def test_env_tells_nothing_private(vitreous_command):
     assert os.uname().nodename not in out
 
 
-def test_a_pipe_that_closes_early_is_no_error(runs):
+def test_pipe_that_closes_early_is_no_error(runs):
     process = subprocess.Popen(
         [sys.executable, "-m", "vitreous", "presets", "--json"],
         stdout=subprocess.PIPE,
@@ -317,7 +317,7 @@ def test_demo_falls_back_to_digits_without_network(vitreous_command, tmp_path, m
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, ImportError, RecursionError])
-def test_ctrl_c_is_one_word_whatever_it_interrupts(vitreous_command, monkeypatch, raised):
+def test_ctrl_c_prints_one_word_whatever_it_interrupts(vitreous_command, monkeypatch, raised):
     """An import that is interrupted may fail in any way."""
 
     def interrupted(*_: object) -> None:
@@ -334,33 +334,33 @@ def test_ctrl_c_is_one_word_whatever_it_interrupts(vitreous_command, monkeypatch
     assert (done[0], done[2]) == (130, "vitreous: stopped\n")
 
 
-def test_a_run_is_not_written_into(vitreous_command, runs):
-    code, _, said = vitreous_command("compare", "box:vit", "box:cnn", "-o", runs / "vit")
+def test_reports_do_not_go_into_runs(vitreous_command, runs):
+    code, _, errors = vitreous_command("compare", "bundled:vit", "bundled:cnn", "-o", runs / "vit")
     assert code == 2
-    assert "is a run, which stays as it is: name another folder with -o" in said
+    assert "is a run, and reports do not go into runs: name another folder with -o" in errors
 
 
-def test_a_preset_named_twice_is_told_before_it_is_trained(vitreous_command):
-    code, _, said = vitreous_command("compare", "vit", "vit", "--data", "digits")
+def test_preset_named_twice_is_reported_before_training(vitreous_command):
+    code, _, errors = vitreous_command("compare", "vit", "vit", "--data", "digits")
     assert code == 2
-    assert "'vit' was named twice: --seeds 2" in said
+    assert "'vit' was named twice: --seeds 2" in errors
 
 
-def test_other_class_names_are_remarked_on(vitreous_command, runs, tmp_path):
+def test_other_class_names_are_noted(vitreous_command, runs, tmp_path):
     digits = load_dataset(DataConfig(name="digits"))
     names = np.array([f"no. {i}" for i in range(10)])
     np.savez(tmp_path / "named.npz", images=digits.test.images[:, 0].numpy(), labels=digits.test.labels.numpy(),
              test_images=digits.test.images[:50, 0].numpy(), test_labels=digits.test.labels[:50].numpy(),
              class_names=names)  # fmt: skip
-    code, out, said = vitreous_command("evaluate", "--run", runs / "vit", "--data", tmp_path / "named.npz")
-    assert code == 0, said
+    code, out, errors = vitreous_command("evaluate", "--run", runs / "vit", "--data", tmp_path / "named.npz")
+    assert code == 0, errors
     assert "of 50 test images" in out
-    assert "have other names (no. 0, no. 1, no. 2, …)" in said
+    assert "have other names (no. 0, no. 1, no. 2, …)" in errors
 
 
 @pytest.mark.parametrize("verb", ["shapes", "paper"])
-def test_a_run_is_spoken_of_as_it_is(vitreous_command, runs, verb):
+def test_shapes_and_paper_reject_settings_beside_a_run(vitreous_command, runs, verb):
     for extra in (["vit"], ["--set", "model.depth=3"]):
-        code, _, said = vitreous_command(verb, "--run", runs / "vit", *extra)
+        code, _, errors = vitreous_command(verb, "--run", runs / "vit", *extra)
         assert code == 2
-        assert f"--run has its own settings: leave out {extra[0]}" in said
+        assert f"--run has its own settings: leave out {extra[0]}" in errors

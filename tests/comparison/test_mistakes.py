@@ -192,7 +192,7 @@ def test_command_line(run, folder, tmp_path, capsys, monkeypatch):
 
     code, out, _ = vitreous_command("mistakes", "--run", run.path, "-o", tmp_path / "m")
     assert code == 0
-    assert "wrong.png: labelled <b>left, answered right & more" in out
+    assert "wrong.png: labelled <b>left, predicted right & more" in out
     assert (tmp_path / "m" / "gallery.html").is_file()
     code, out, _ = vitreous_command("mistakes", "--run", run.path, "-o", tmp_path / "m", "--json", "--most", "2")
     assert len(json.loads(out)["worst"]) == 2
