@@ -322,7 +322,7 @@ def demo(
     from vitreous.comparison import render_table
     from vitreous.studies.compare import demo as run_demo
 
-    result = run_demo(out, data, device, say=lambda line: print(line, file=sys.stderr))
+    result = run_demo(out, data, device, log=lambda line: print(line, file=sys.stderr))
     _print(render_table(result))
     _print(result.verdict)
     _print(f"Report: {result.report}")
@@ -373,19 +373,18 @@ def mistakes(
     as_json: JsonOption = False,
 ) -> None:
     """The images with the highest loss, with their files: find wrong labels, weak classes and confusions."""
-    from vitreous.comparison.gallery import gallery, write_gallery
+    from vitreous.comparison.mistakes import find_mistakes, write_mistakes
     from vitreous.runs import open_run, report_folder
 
-    found = gallery(open_run(run), split, most)
-    page = write_gallery(found, report_folder(out, Path("runs") / f"mistakes-{Path(found.run).name}"))
+    found = find_mistakes(open_run(run), split, most)
+    page = write_mistakes(found, report_folder(out, Path("runs") / f"mistakes-{Path(found.run).name}"))
     if as_json:
         _print_json(found.as_dict())
         return
-    print(found.said)
+    print(found.verdict)
     for image in found.worst[:5]:
-        own = image.mistake.own
-        where = image.path or f"{split} image {image.mistake.index}"
-        print(f"  {where}: labelled {image.mistake.truth}, answered {own.answer} ({own.percent})")
+        where = image.path or f"{split} image {image.index}"
+        print(f"  {where}: labelled {image.label}, predicted {image.own.label} ({image.own.percent})")
     print(f"Gallery: {page}")
 
 

@@ -1,4 +1,4 @@
-"""How a matplotlib figure of ours looks, and how it gets into a page: as SVG that follows light and dark."""
+"""The style of all matplotlib figures, and figures inside a page: SVG that follows light and dark."""
 
 from __future__ import annotations
 
@@ -7,44 +7,53 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from markupsafe import Markup, escape
 
 from vitreous.reports.colors import THEME, light
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_PREFERRED_FONTS = ("Inter", "Helvetica Neue", "Helvetica", "Arial", "Liberation Sans", "DejaVu Sans")
-
 
 @dataclass(frozen=True)
 class DrawnFigure:
-    """A finished figure: its file name without ending, and its SVG as drawn (light, on its own paper)."""
+    """A finished figure, drawn with the light colours."""
 
-    name: str
+    name: str  # of its files, without ending
     svg: str
+    png: bytes = field(repr=False)
 
-    def inline(self, alt: str) -> str:
-        """For a page: colours become CSS variables, ids unique, and it can be read aloud."""
+    def inline(self, alt: str) -> Markup:
+        """Return the SVG for a page: colours become CSS variables, ids unique, and `alt` is read aloud."""
         return _inline_svg(self.svg, self.name, alt)
 
+    def write(self, folder: Path) -> None:
+        """Write `name.svg` and `name.png`."""
+        (folder / f"{self.name}.svg").write_text(self.svg, encoding="utf-8")
+        (folder / f"{self.name}.png").write_bytes(self.png)
 
-@cache
-def _fonts() -> list[str]:
-    # only those there are: matplotlib logs a warning for each missing one
-    from matplotlib import font_manager
 
-    present = set(font_manager.fontManager.get_font_names())
-    return [font for font in _PREFERRED_FONTS if font in present] or ["sans-serif"]
+@dataclass(frozen=True)
+class CaptionedFigure:
+    """A figure with a title, a sentence or two on how to read it, and a text alternative."""
+
+    drawn: DrawnFigure
+    title: str
+    reading: str
+    alt: str
+
+    def inline(self) -> Markup:
+        return self.drawn.inline(self.alt)
 
 
 def _settings(name: str) -> dict[Any, Any]:
     ink, soft, line = light("ink"), light("ink-soft"), light("line")
     return {
-        "font.family": _fonts(),
+        "font.family": "DejaVu Sans",  # comes with matplotlib: the layout is the same on every machine
         "font.size": 9,  # points; 12 CSS pixels
         "text.parse_math": False,  # a class called "$5" is a name, not a formula
         "text.color": ink,
@@ -88,7 +97,7 @@ def _settings(name: str) -> dict[Any, Any]:
 
 @contextmanager
 def figure_style(name: str, width: float, height: float) -> Iterator[Figure]:
-    """A figure of `width` × `height` CSS pixels in the shared style; no pyplot, so no backend and no global state."""
+    """Yield a figure of `width` × `height` CSS pixels in the shared style; without pyplot there is no global state."""
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -99,23 +108,22 @@ def figure_style(name: str, width: float, height: float) -> Iterator[Figure]:
         yield figure
 
 
-def finish_figure(figure: Figure, name: str, folder: Path) -> DrawnFigure:
-    """Write `name.svg` and `name.png` into `folder`; to be called inside `figure_style`."""
-    buffer = io.StringIO()
+def finish_figure(figure: Figure, name: str, folder: Path | None = None) -> DrawnFigure:
+    """Render a figure, inside its `figure_style`; with `folder`, write its files there at once."""
+    svg, png = io.StringIO(), io.BytesIO()
     with warnings.catch_warnings():
-        # a class named in a script this machine has no font for: boxes in the PNG; the page uses the reader's fonts
+        # a class named in a script that DejaVu lacks: empty boxes in the PNG; the page uses the reader's fonts
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
-        figure.set_layout_engine("none")  # it is laid out; the second time would cost as much as the first
-        figure.savefig(folder / f"{name}.png", dpi=192, metadata={"Software": None})
-    svg = buffer.getvalue()
-    (folder / f"{name}.svg").write_text(svg, encoding="utf-8")
-    return DrawnFigure(name, svg)
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
+        figure.set_layout_engine("none")  # already laid out; a second pass would cost as much as the first
+        figure.savefig(png, format="png", dpi=192, metadata={"Software": None})
+    drawn = DrawnFigure(name, svg.getvalue(), png.getvalue())
+    if folder is not None:
+        drawn.write(folder)
+    return drawn
 
 
-def _inline_svg(svg: str, name: str, alt: str) -> str:
-    from markupsafe import escape
-
+def _inline_svg(svg: str, name: str, alt: str) -> Markup:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
@@ -130,4 +138,4 @@ def _inline_svg(svg: str, name: str, alt: str) -> str:
     )
     head_end = svg.index(">")
     head = re.sub(r'\s(width|height)="[^"]*"', "", svg[:head_end])
-    return f'{head} role="img" aria-label="{escape(alt)}" class="figure">{svg[head_end + 1 :].strip()}'
+    return Markup(f'{head} role="img" aria-label="{escape(alt)}" class="figure">{svg[head_end + 1 :].strip()}')

@@ -1,4 +1,4 @@
-"""Accuracies of the arms over seeds → gains over training from scratch, whether they are real, and the verdict."""
+"""Accuracies of the arms over seeds → gains over training from scratch, their significance, and the verdict."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vitreous.comparison.verdict import in_a_row
+from vitreous.comparison.results import accuracy_interval
 from vitreous.evaluation import metrics
+from vitreous.reports import formats
+from vitreous.reports.formats import join, number
 
 SCRATCH, FINE_TUNED, HEAD_ONLY = "from scratch", "fine-tuned", "head only"
 
@@ -20,15 +22,18 @@ class ArmResult:
     arm: str
     lr_factor: float  # chosen on the validation images of the first seed
     tried: Mapping[float, float]  # learning-rate factor → validation accuracy of the first seed
-    accuracies: tuple[float, ...]  # on the test set, a seed each
+    accuracies: tuple[float, ...]  # on the test set, one per seed
     train_seconds: tuple[float, ...]
     runs: tuple[str, ...]
 
     @property
     def accuracy(self) -> metrics.Interval:
-        """Mean over seeds with its 95 % t-interval, kept within 0 and 1."""
-        interval = metrics.seed_interval(self.accuracies)
-        return metrics.Interval(interval.value, max(0.0, interval.low), min(1.0, interval.high))
+        return accuracy_interval(self.accuracies)
+
+    @property
+    def text(self) -> str:
+        """Mean ± half of the 95 % interval."""
+        return f"{100 * self.accuracy.value:.1f} ± {formats.percent(self.accuracy.half_width, 1)}"
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -45,33 +50,47 @@ class ArmResult:
 
 @dataclass(frozen=True)
 class Gain:
-    """What an arm brings over training from scratch. Seeds are paired: both saw the same labelled images."""
+    """The gain of an arm over training from scratch. Seeds are paired: both saw the same labelled images."""
 
     arm: str
-    points: metrics.Interval  # difference of test accuracies, as a share
+    difference: metrics.Interval  # of test accuracies, as a share
     p_paired: float
     p_welch: float
     p_value: float  # the paired one, corrected (Holm) for the several numbers of labelled images
 
     @property
-    def real(self) -> bool:
+    def significant(self) -> bool:
         return self.p_value < metrics.LEVEL
+
+    @property
+    def points(self) -> str:
+        """The gain in percentage points, signed: "+3.1"."""
+        return number(100 * self.difference.value, "+.1f")
+
+    @property
+    def text(self) -> str:
+        return f"{self.points} ± {100 * self.difference.half_width:.1f}"
+
+    @property
+    def p_text(self) -> str:
+        """The p value for a column headed "p": "0.03", "< 0.001"."""
+        return formats.p_value(self.p_value).removeprefix("p ").removeprefix("= ")
 
     def as_dict(self) -> dict[str, Any]:
         return {
             "arm": self.arm,
-            "gain": self.points.value,
-            "gain_interval": [self.points.low, self.points.high],
+            "gain": self.difference.value,
+            "gain_interval": [self.difference.low, self.difference.high],
             "p_paired_over_seeds": self.p_paired,
             "p_welch_over_seeds": self.p_welch,
             "p_paired_holm": self.p_value,
-            "real": self.real,
+            "significant": self.significant,
         }
 
 
 @dataclass(frozen=True)
 class Row:
-    """All arms at one number of labelled images a class."""
+    """All arms at one number of labelled images per class."""
 
     per_class: int
     images: int
@@ -79,6 +98,14 @@ class Row:
     batch_size: int
     arms: Mapping[str, ArmResult]
     gains: Mapping[str, Gain]  # every arm but scratch
+
+    @property
+    def best_arm(self) -> str | None:
+        """Fine-tuned or scratch, only where they differ significantly."""
+        gain = self.gains[FINE_TUNED]
+        if not gain.significant:
+            return None
+        return FINE_TUNED if gain.difference.value > 0 else SCRATCH
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -93,7 +120,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Transfer:
-    """What was found, and where it was written."""
+    """The findings, and the files they were written to."""
 
     source: str
     target: str
@@ -102,7 +129,7 @@ class Transfer:
     test_images: int
     rows: tuple[Row, ...]
     verdict: str
-    pretrained: Mapping[str, Any]  # run, epochs, its own test accuracy, how its weights were fitted to the target
+    pretrained: Mapping[str, Any]  # run, epochs, its own test accuracy, how its weights were adapted to the target
     settings: Mapping[str, Any]
     hardware: str
     report: Path
@@ -117,55 +144,42 @@ class Transfer:
         return tuple(self.rows[0].arms)
 
     def as_dict(self) -> dict[str, Any]:
-        """What `transfer.json` holds."""
+        """Return the content of `transfer.json`."""
+        plain = ("title", "verdict", "source", "target", "preset", "seeds", "test_images", "hardware")
         return {
-            "title": self.title,
-            "verdict": self.verdict,
-            "source": self.source,
-            "target": self.target,
-            "preset": self.preset,
-            "seeds": self.seeds,
-            "test_images": self.test_images,
+            **{key: getattr(self, key) for key in plain},
             "level": metrics.LEVEL,
             "rows": [row.as_dict() for row in self.rows],
             "pretrained": dict(self.pretrained),
             "settings": dict(self.settings),
-            "hardware": self.hardware,
         }
 
 
 def gains_over_scratch(tables: Sequence[Mapping[str, ArmResult]]) -> list[dict[str, Gain]]:
-    """For each number of labelled images, every other arm against scratch."""
+    """Return, for each number of labelled images, the gain of every other arm over scratch."""
     gains: list[dict[str, Gain]] = [{} for _ in tables]
     for arm in [name for name in tables[0] if name != SCRATCH]:
         pairs = [(table[arm].accuracies, table[SCRATCH].accuracies) for table in tables]
         differences = [[ours - theirs for ours, theirs in zip(*pair, strict=True)] for pair in pairs]
-        paired = [metrics.paired_t_test(values) for values in differences]
-        corrected = metrics.holm(paired)
-        for place, (values, (ours, theirs)) in enumerate(zip(differences, pairs, strict=True)):
-            points, welch = metrics.seed_interval(values), metrics.welch_t_test(ours, theirs)
-            gains[place][arm] = Gain(arm, points, paired[place], welch, corrected[place])
+        p_paired = [metrics.paired_t_test(values) for values in differences]
+        corrected = metrics.holm(p_paired)
+        for index, (values, pair) in enumerate(zip(differences, pairs, strict=True)):
+            interval, p_welch = metrics.seed_interval(values), metrics.welch_t_test(*pair)
+            gains[index][arm] = Gain(arm, interval, p_paired[index], p_welch, corrected[index])
     return gains
 
 
 def verdict(source: str, target: str, rows: Sequence[Row], seeds: int) -> str:
-    """Whether fine-tuning beats training from scratch, at which numbers of labels, whichever way it falls."""
-    gains = [(row.per_class, row.gains[FINE_TUNED]) for row in rows]
-    groups = {
-        "helps": [pair for pair in gains if pair[1].real and pair[1].points.value > 0],
-        "hurts": [pair for pair in gains if pair[1].real and pair[1].points.value <= 0],
-        f"makes no difference that {seeds} seeds can tell": [pair for pair in gains if not pair[1].real],
-    }
+    """Return whether fine-tuning beats training from scratch, and at which numbers of labels."""
+    groups: dict[str, list[Row]] = {"helps": [], "hurts": [], f"makes no significant difference over {seeds} seeds": []}
+    helps, hurts, neither = groups.values()
+    for row in rows:
+        (neither if row.best_arm is None else helps if row.best_arm == FINE_TUNED else hurts).append(row)
     clauses = [f"{effect} {_where(members)}" for effect, members in groups.items() if members]
-    return f"At equal training steps on {target}, pre-training on {source} {in_a_row(clauses)}."
+    return f"At equal training steps on {target}, pre-training on {source} {join(clauses)}."
 
 
-def _where(members: Sequence[tuple[int, Gain]]) -> str:
-    counts = in_a_row([f"{count:,}" for count, _ in members])
-    noun = "labelled image" if members[-1][0] == 1 else "labelled images"
-    return f"with {counts} {noun} a class ({in_a_row([points(gain.points.value) for _, gain in members])} points)"
-
-
-def points(share: float) -> str:
-    """0.0312 → "+3.1": percentage points, signed."""
-    return f"{100 * share:+.1f}".replace("-", "−")
+def _where(rows: Sequence[Row]) -> str:
+    counts = join(f"{row.per_class:,}" for row in rows)
+    noun = "labelled image" if rows[-1].per_class == 1 else "labelled images"
+    return f"with {counts} {noun} per class ({join(row.gains[FINE_TUNED].points for row in rows)} points)"
