@@ -124,10 +124,10 @@ def test_confusion_needs_only_counts():
     names = ["cat", "dog", "none"]
     assert confusion.commonest_confusions(counts, names, 5) == [("cat", "dog", 2.0), ("dog", "cat", 1.0)]
     drawn = confusion.draw_confusion(counts, names, name="c", title="model", color="#000000")
-    assert drawn.title == "3 mistakes; most often cat taken for dog (2×) and dog taken for cat (1×)."
+    assert drawn.caption == "3 mistakes; most often cat taken for dog (2×) and dog taken for cat (1×)."
     assert drawn.alt.startswith("Confusion matrix of model, 3 classes.")
     none = confusion.draw_confusion(np.eye(3), names, name="c", title="model", color="#000000", seeds=2)
-    assert none.title == "No mistakes."
+    assert none.caption == "No mistakes."
 
 
 def test_report_is_written_whole_with_its_figures_and_files(tmp_path: Path):

@@ -18,8 +18,7 @@ from vitreous.evaluation.metrics import paired_t_test, seed_interval, welch_t_te
 from vitreous.evaluation.prediction import evaluate_model
 from vitreous.runs import Run
 from vitreous.studies.transfer import Transfer, render_table, transfer
-from vitreous.studies.transfer_report import write_transfer
-from vitreous.studies.transfer_results import (
+from vitreous.studies.transfer_report import (
     FINE_TUNED,
     HEAD_ONLY,
     SCRATCH,
@@ -27,6 +26,7 @@ from vitreous.studies.transfer_results import (
     Row,
     gains_over_scratch,
     verdict,
+    write_transfer,
 )
 from vitreous.training.setup import starting_weights
 

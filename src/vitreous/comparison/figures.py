@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from vitreous.comparison.results import ModelResult, ModelSummary
 from vitreous.reports.colors import ModelStyle, light
-from vitreous.reports.figures import CaptionedFigure, figure_style, finish_figure
+from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
 from vitreous.reports.formats import join, percent, percent_decimals, shorten
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def tick_percent(share: float) -> str:
 # --- accuracy with its interval ----------------------------------------------------------------------------
 
 
-def draw_accuracy(models: Sequence[ModelSummary], styles: Styles) -> CaptionedFigure:
+def draw_accuracy(models: Sequence[ModelSummary], styles: Styles) -> DrawnFigure:
     decimals = percent_decimals(len(models[0].labels))
     with figure_style("accuracy", WIDTH, 72 + 48 * len(models)) as figure:
         axes = figure.add_subplot()
@@ -60,20 +59,13 @@ def draw_accuracy(models: Sequence[ModelSummary], styles: Styles) -> CaptionedFi
         axes.xaxis.set_major_locator(_few_ticks())
         axes.xaxis.set_major_formatter(lambda value, _: tick_percent(value))
         axes.set_xlabel("test accuracy, with its 95 % interval")
-        drawn = finish_figure(figure, "accuracy")
-    if any(len(model.runs) > 1 for model in models):
-        reading = "Each small mark is one seed; the line is the 95 % interval of the mean over seeds."
-    else:
-        reading = "The line spans the true accuracies compatible with this number of correct predictions (Wilson)."
-    reading += " Overlapping intervals do not mean “equal”: the paired test compares image by image and is sharper."
+        spoken = join(f"{m.name} {_with_interval(m, decimals)}" for m in models)
+        return finish_figure(figure, "accuracy", alt=f"Test accuracy with 95 % intervals: {spoken}.")
 
-    def spoken(model: ModelSummary) -> str:
-        ends = (model.accuracy.value, model.accuracy.low, model.accuracy.high)
-        return "{} {} ({} to {})".format(model.name, *(percent(end, decimals) for end in ends))
 
-    return CaptionedFigure(
-        drawn, "Test accuracy.", reading, f"Test accuracy with 95 % intervals: {join(map(spoken, models))}."
-    )
+def _with_interval(model: ModelSummary, decimals: int) -> str:
+    ends = (model.accuracy.value, model.accuracy.low, model.accuracy.high)
+    return "{} ({} to {})".format(*(percent(end, decimals) for end in ends))
 
 
 def _draw_interval(axes: Axes, row: int, model: ModelSummary, style: ModelStyle) -> None:
@@ -108,9 +100,10 @@ def _few_ticks() -> Any:
 # --- loss --------------------------------------------------------------------------------------------------
 
 
-def draw_loss(models: Sequence[ModelSummary], styles: Styles) -> CaptionedFigure | None:
+def draw_loss(models: Sequence[ModelSummary], styles: Styles) -> DrawnFigure | None:
     """Draw training and validation loss of all models on one plot; None without any history."""
-    x_axis = _progress_axis([run for model in models for run in model.runs])
+    lines = [line for model in models for run in model.runs for line in run.history if line.get("event") == "train"]
+    x_axis = "epoch" if all(_is_number(line.get("epoch")) for line in lines) else "step"
     curves = {
         (model.name, event): curve
         for model in models
@@ -119,7 +112,6 @@ def draw_loss(models: Sequence[ModelSummary], styles: Styles) -> CaptionedFigure
     }
     if not curves:
         return None
-    has_validation = any(event == "val" for _, event in curves)
     with figure_style("loss", WIDTH, HEIGHT) as figure:
         axes = figure.add_subplot()
         for (name, event), curve in curves.items():
@@ -130,32 +122,14 @@ def draw_loss(models: Sequence[ModelSummary], styles: Styles) -> CaptionedFigure
         axes.set_xlabel(x_axis)
         axes.set_ylabel("loss", labelpad=6)
         axes.set_xlim(left=0)
+        has_validation = any(event == "val" for _, event in curves)
         _legend(figure, models, styles, {"training": 0.9, "validation": 2.0} if has_validation else {})
-        drawn = finish_figure(figure, "loss")
-    if has_validation:
-        title = "Loss while training, and on the validation images."
-        reading = (
-            "Thin: training; bold with marks: validation; where bold rises while thin falls, the model over-fits."
-            " Training loss includes dropout, augmentation and label smoothing, so it may lie above validation."
+        words = {"train": "training", "val": "validation"}
+        spoken = join(
+            f"{name} {words[event]} from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g}"
+            for (name, event), curve in curves.items()
         )
-    else:
-        title = "Loss while training."
-        reading = "Lower is better. These runs have no validation images, so over-fitting cannot be seen here."
-    words = {"train": "training", "val": "validation"}
-    parts = [
-        f"{name} {words[event]} from {curve.mean[0]:.3g} to {curve.mean[-1]:.3g}"
-        for (name, event), curve in curves.items()
-    ]
-    return CaptionedFigure(drawn, title, reading, f"Line plot of loss against {x_axis}: {join(parts)}.")
-
-
-def _progress_axis(runs: Sequence[ModelResult]) -> str:
-    """Return "epoch" where every run's lines carry an increasing one, else "step"."""
-    for run in runs:
-        epochs: list[Any] = [line.get("epoch") for line in run.history if line.get("event") == "train"]
-        if not all(map(_is_number, epochs)) or any(later <= earlier for earlier, later in pairwise(epochs)):
-            return "step"
-    return "epoch"
+        return finish_figure(figure, "loss", alt=f"Line plot of loss against {x_axis}: {spoken}.")
 
 
 def _log_axis(axes: Axes) -> None:
@@ -170,33 +144,24 @@ def _log_axis(axes: Axes) -> None:
 # --- accuracy against seconds ------------------------------------------------------------------------------
 
 
-def draw_accuracy_over_time(models: Sequence[ModelSummary], styles: Styles) -> CaptionedFigure:
+def draw_accuracy_over_time(models: Sequence[ModelSummary], styles: Styles) -> DrawnFigure:
     """Draw the error on an inverted log axis, labelled as accuracy: 99.0 to 99.5 % is as far as 98 to 99 %."""
     floor = 0.5 / len(models[0].labels)
     decimals = percent_decimals(len(models[0].labels))
-    lines = False
     with figure_style("accuracy-over-time", WIDTH, HEIGHT) as figure:
         axes = figure.add_subplot()
         for model in models:
-            if curve := _curve(model, "val", "elapsed_seconds", "accuracy"):
-                lines = True
-                _draw_curve(axes, curve.mapped(lambda share: np.maximum(1 - share, floor)), styles[model.name])
+            if curve := _curve(model, "val", "elapsed_seconds", "accuracy", lambda share: np.maximum(1 - share, floor)):
+                _draw_curve(axes, curve, styles[model.name])
             _draw_test_point(axes, model, styles[model.name], floor)
         _accuracy_axis(axes)
         axes.set_xlim(left=0)
         axes.set_xlabel("seconds of training")
         axes.set_ylabel("accuracy", labelpad=6)
         _legend(figure, models, styles, {})
-        drawn = finish_figure(figure, "accuracy-over-time")
-    ends = [f"{m.name} {percent(m.accuracy.value, decimals)} after {m.train_seconds:.3g} s" for m in models]
-    return CaptionedFigure(
-        drawn,
-        "Accuracy against seconds of training.",
-        f"{'Lines: validation images; large' if lines else 'Large'} marks: test images at the end, with the 95 %"
-        " interval. The axis expands towards 100 %: equal distances are equal factors in the number of mistakes."
-        " Seconds depend on the machine and on what else it was running.",
-        f"Accuracy against training time; on the test images at the end: {join(ends)}.",
-    )
+        spoken = join(f"{m.name} {percent(m.accuracy.value, decimals)} after {m.train_seconds:.3g} s" for m in models)
+        alt = f"Accuracy against training time; on the test images at the end: {spoken}."
+        return finish_figure(figure, "accuracy-over-time", alt=alt)
 
 
 def _draw_test_point(axes: Axes, model: ModelSummary, style: ModelStyle, floor: float) -> None:
@@ -233,13 +198,13 @@ class _Curve:
     high: Floats
     several: bool
 
-    def mapped(self, change: Callable[[Floats], Floats]) -> _Curve:
-        return _Curve(self.x, change(self.mean), change(self.low), change(self.high), self.several)
 
-
-def _curve(model: ModelSummary, event: str, x: str, y: str) -> _Curve | None:
+def _curve(
+    model: ModelSummary, event: str, x: str, y: str, change: Callable[[Floats], Floats] = lambda values: values
+) -> _Curve | None:
     """Return a measure over a model's training, on the stretch that all its seeds share; None if it has no history."""
-    curves = [_thinned(xs, ys) for xs, ys in (_points(run, event, x, y) for run in model.runs) if len(xs)]
+    points = [_points(run, event, x, y) for run in model.runs]
+    curves = [(_thinned(xs), _thinned(ys)) for xs, ys in points if len(xs)]
     if not curves:
         return None
     grid = curves[0][0]
@@ -247,7 +212,7 @@ def _curve(model: ModelSummary, event: str, x: str, y: str) -> _Curve | None:
     shared = grid[(grid >= start) & (grid <= end)]
     if len(shared) == 0:  # interrupted runs: show the first one alone
         curves, shared = curves[:1], grid
-    values = np.stack([np.interp(shared, xs, ys) for xs, ys in curves])
+    values = np.stack([change(np.interp(shared, xs, ys)) for xs, ys in curves])
     return _Curve(shared, values.mean(axis=0), values.min(axis=0), values.max(axis=0), len(curves) > 1)
 
 
@@ -262,13 +227,9 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and isfinite(value)
 
 
-def _thinned(x: Floats, y: Floats) -> tuple[Floats, Floats]:
+def _thinned(values: Floats) -> Floats:
     """Average neighbours until at most `_MOST_POINTS` are left."""
-    if len(x) <= _MOST_POINTS:
-        return x, y
-    starts = np.linspace(0, len(x), _MOST_POINTS, endpoint=False).astype(int)
-    sizes = np.diff(np.append(starts, len(x)))
-    return np.add.reduceat(x, starts) / sizes, np.add.reduceat(y, starts) / sizes
+    return np.array([part.mean() for part in np.array_split(values, min(len(values), _MOST_POINTS))])
 
 
 def _draw_curve(axes: Axes, curve: _Curve, style: ModelStyle, faint: bool = False) -> None:

@@ -14,14 +14,9 @@ from vitreous.evaluation import metrics
 from vitreous.reports import formats
 from vitreous.reports.colors import ModelStyle, light
 from vitreous.reports.figures import DrawnFigure
-from vitreous.reports.tiles import draw_tiles, image_data_uri
+from vitreous.reports.tiles import draw_tiles
 
 MOST_SHOWN = 8  # per model, in a comparison
-READING = (
-    "Each model's most confident mistakes, with the predictions of the others below; ✓ marks a correct one."
-    " Where all models agree on the same “wrong” prediction, check the label: it may be the label that is wrong."
-    " These are the extremes, not typical mistakes."
-)
 
 
 @dataclass(frozen=True)
@@ -54,21 +49,6 @@ class HardImage:
     @property
     def own(self) -> ModelPrediction:
         return self.predictions[0]
-
-    @property
-    def data_uri(self) -> str:
-        return image_data_uri(self.pixels)
-
-    @property
-    def is_small(self) -> bool:
-        """Whether it is enlarged in a page: then with sharp pixels, not blurred."""
-        return max(self.pixels.shape[1:]) < 64
-
-    @property
-    def alt(self) -> str:
-        where = f" ({self.path})" if self.path else ""
-        predictions = [f"{one.model} predicts {one.label} ({one.percent})" for one in self.predictions]
-        return f"Image {self.index}{where}, labelled {self.label}: {'; '.join(predictions)}."
 
 
 def hard_image(

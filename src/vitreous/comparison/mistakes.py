@@ -24,7 +24,7 @@ from vitreous.evaluation import metrics
 from vitreous.evaluation.prediction import evaluate_model
 from vitreous.hardware import prepare
 from vitreous.reports.colors import model_styles
-from vitreous.reports.confusion import commonest_confusions, draw_confusion, how_to_read
+from vitreous.reports.confusion import MOST_DRAWN, commonest_confusions, draw_confusion
 from vitreous.reports.formats import percent, percent_decimals
 from vitreous.reports.pages import write_report
 from vitreous.runs import Run, require_same_data
@@ -212,21 +212,19 @@ def write_mistakes(found: Mistakes, folder: Path) -> Path:
     """Write `gallery.html`, `gallery.json`, `by-loss.csv` and the figures into `folder`; return the page."""
     style = model_styles({found.model_name: found.kind})[found.model_name]
     counts = metrics.confusion_matrix(found.probabilities, found.labels).astype(np.float64)
-    confusion = draw_confusion(
-        counts, found.class_names, name="confusion", title=found.model_name, color=style.color,
-        reading=how_to_read(len(found.class_names)),
-    )  # fmt: skip
+    confusion = draw_confusion(counts, found.class_names, name="confusion", title=found.model_name, color=style.color)
     worst = draw_hard_images(found.worst, style, "worst", _FIGURE_COLUMNS, with_files=True)
     return write_report(
         folder / "gallery.html",
         _TEMPLATE,
         title=f"What {found.model_name} finds hardest in {Path(found.data_name).name or found.data_name}",
         description=found.verdict,
-        figures=[worst, confusion.drawn],
+        figures=[worst, confusion],
         beside={"gallery.json": found.as_dict(), "by-loss.csv": _by_loss(found)},
         found=found,
         styles={found.model_name: style},
         confusion=confusion,
+        most_drawn=MOST_DRAWN,
         hardest_first=sorted(found.classes, key=lambda one: one.interval.value if one.interval else 2.0),
     )
 

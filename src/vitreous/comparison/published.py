@@ -1,10 +1,9 @@
-"""Published figures beside ours, and why one model can have two accuracies."""
+"""Published figures beside ours."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,51 +15,33 @@ PUBLISHED = {
     "post-vit": {"accuracy": 0.9038, "nll": 0.3118, "source": "the article"},
     "post-cnn": {"accuracy": 0.9755, "nll": 0.0810, "source": "the article"},
 }
-_EXPLANATIONS = {
-    "post-vit": (
-        "Its predictions depend on the batch because its encoder reads the batch as the sequence: attention mixes the"
-        " images of a batch and never the patches of one image, and an image on its own can attend only to itself."
-        " Its figures measure this mistake, not Vision Transformers."
-    ),
-}
 
 
-@dataclass(frozen=True)
-class Rerun:
-    """One model: rows of (how it was evaluated, accuracy, negative log likelihood), and an explanation."""
+class Rerun(NamedTuple):
+    """One model, and rows of (how it was evaluated, accuracy, negative log likelihood)."""
 
     model: ModelSummary
-    rows: tuple[tuple[str, str, str], ...]
-    explanation: str
+    rows: list[tuple[str, str, str]]
 
 
-def rerun_rows(models: Sequence[ModelSummary]) -> list[Rerun]:
+def reruns(models: Sequence[ModelSummary]) -> list[Rerun]:
     """Return the models that have a published figure or were evaluated in more than one way."""
-    return [
-        Rerun(model, tuple(_rows(model)), _EXPLANATIONS.get(model.kind, ""))
-        for model in models
-        if model.published or any(run.extra_evaluations for run in model.runs)
-    ]
-
-
-def _rows(model: ModelSummary) -> list[tuple[str, str, str]]:
-    rows = []
-    if model.published:
-        rows.append(_row(f"published ({model.published.get('source', 'its source')})", [model.published]))
-    ways = dict.fromkeys(how for run in model.runs for how in run.extra_evaluations)
-    for how in ways:
-        rows.append(_row(how, [run.extra_evaluations[how] for run in model.runs if how in run.extra_evaluations]))
-    if not ways:
-        rows.append(_row("here", [{"accuracy": model.accuracy.value, "nll": model.nll}]))
-    return rows
+    found = []
+    for model in models:
+        ways: dict[str, list[dict[str, Any]]] = {}
+        for run in model.runs:
+            for how, evaluation in run.extra_evaluations.items():
+                ways.setdefault(how, []).append(evaluation)
+        rows = [_row(how, evaluations) for how, evaluations in ways.items()]
+        if model.published:
+            here = [] if ways else [_row("here", [{"accuracy": model.accuracy.value, "nll": model.nll}])]
+            rows = [_row(f"published ({model.published['source']})", [model.published]), *rows, *here]
+        if rows:
+            found.append(Rerun(model, rows))
+    return found
 
 
 def _row(how: str, evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
-    """Average over seeds; a dash for what was not measured."""
-
-    def mean(key: str) -> float | None:
-        known = all(evaluation.get(key) is not None for evaluation in evaluations)
-        return float(np.mean([evaluation[key] for evaluation in evaluations])) if known else None
-
-    accuracy, nll = mean("accuracy"), mean("nll")
-    return how, "–" if accuracy is None else percent(accuracy, 2), "–" if nll is None else f"{nll:.4f}"
+    """Return means over seeds."""
+    accuracy, nll = (float(np.mean([each[key] for each in evaluations])) for key in ("accuracy", "nll"))
+    return how, percent(accuracy, 2), f"{nll:.4f}"

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from vitreous import hardware
 from vitreous.comparison import hard_images
 from vitreous.comparison.figures import Styles, draw_accuracy, draw_accuracy_over_time, draw_loss
-from vitreous.comparison.published import rerun_rows
+from vitreous.comparison.published import reruns
 from vitreous.comparison.results import Comparison, ModelResult, ModelSummary, check_results, summarise
 from vitreous.comparison.table import measures
 from vitreous.comparison.verdict import TIMING_FACTOR, best_of_each, compare_pairs, headline
 from vitreous.reports.colors import model_styles
-from vitreous.reports.confusion import draw_confusion, how_to_read, mistakes_only
-from vitreous.reports.figures import CaptionedFigure
+from vitreous.reports.confusion import MOST_DRAWN, draw_confusion, mistakes_only
+from vitreous.reports.figures import DrawnFigure
 from vitreous.reports.pages import write_report
 from vitreous.runs import versions
 
@@ -46,7 +46,8 @@ def write_comparison(
     styles = model_styles({model.name: model.kind for model in models})
     files = _file_names([model.name for model in models])
     accuracy = draw_accuracy(models, styles)
-    training = [figure for figure in (draw_loss(models, styles), draw_accuracy_over_time(models, styles)) if figure]
+    loss = draw_loss(models, styles)
+    over_time = draw_accuracy_over_time(models, styles)
     confusions = _draw_confusions(models, styles, class_names, files)
     mistakes = hard_images.confident_mistakes(models, test_images, class_names)
     tiles = [
@@ -54,7 +55,7 @@ def write_comparison(
         for name, images in mistakes.items()
         if images
     ]
-    figures = [figure.drawn for figure in (accuracy, *training, *confusions)] + tiles
+    figures = [figure for figure in (accuracy, loss, over_time, *confusions, *tiles) if figure]
     comparison = Comparison(
         title=title,
         data_name=data_name,
@@ -65,7 +66,12 @@ def write_comparison(
         verdict=headline(models, pairs),
         notes=tuple(notes),
         settings=dict(settings or {}),
-        hardware=_hardware(),
+        hardware={
+            "cpu": hardware.model_name(),
+            "cores": hardware.available_cores(),
+            "threads": torch.get_num_threads(),
+            **versions(),
+        },
         report=out / "report.html",
         results=out / "results.json",
         figures=tuple(out / "figures" / f"{figure.name}.svg" for figure in figures),
@@ -83,20 +89,21 @@ def write_comparison(
         several_seeds=any(len(model.runs) > 1 for model in models),
         timing_factor=TIMING_FACTOR,
         accuracy=accuracy,
-        training=training,
+        loss=loss,
+        over_time=over_time,
+        has_validation=any(line.get("event") == "val" for run in results for line in run.history),
         confusions=confusions,
-        confusion_reading=how_to_read(len(class_names)),
+        most_drawn=MOST_DRAWN,
         mistakes=mistakes,
-        mistakes_reading=hard_images.READING,
         longest_bar=max(max(pair.only_first, pair.only_second, 1.0) for pair in pairs),
-        reruns=rerun_rows(models),
+        reruns=reruns(models),
     )
     return comparison
 
 
 def _draw_confusions(
     models: Sequence[ModelSummary], styles: Styles, class_names: Sequence[str], files: Mapping[str, str]
-) -> list[CaptionedFigure]:
+) -> list[DrawnFigure]:
     """Draw one figure per model, all on one scale."""
     matrices = {model.name: model.mean_confusion() for model in models}
     scale_end = max(float(mistakes_only(matrix).max()) for matrix in matrices.values())
@@ -118,13 +125,3 @@ def _file_names(names: Sequence[str]) -> dict[str, str]:
             plain += "-2"
         chosen[name] = plain
     return chosen
-
-
-def _hardware() -> dict[str, Any]:
-    return {
-        "cpu": hardware.model_name(),
-        "cores": hardware.available_cores(),
-        "threads": torch.get_num_threads(),
-        "python": versions()["python"],
-        "torch": versions()["torch"],
-    }

@@ -178,39 +178,39 @@ def best_of_each(models: Sequence[ModelSummary], pairs: Sequence[Pair]) -> dict[
     accuracy_p_values = {frozenset((pair.first, pair.second)): pair.p_value for pair in pairs}
     calibration_p_values = _pairwise(models, _calibration_test(models))
     return {
-        "accuracy": _winner({m.name: -m.accuracy.value for m in models}, accuracy_p_values),
-        "nll": _winner({m.name: m.nll for m in models}, _pairwise(models, _nll_p_value)),
-        "calibration_error": _winner({m.name: m.calibration_error for m in models}, calibration_p_values),
-        "parameters": _smallest({model.name: model.parameters for model in models}),
-        "flops": _smallest({model.name: model.flops for model in models}),
-        "train_seconds": _fastest(models, "train_seconds", lambda value: value),
-        "images_per_second": _fastest(models, "images_per_second", lambda value: 1 / max(value, 1e-12)),
+        "accuracy": _tested({m.name: -m.accuracy.value for m in models}, accuracy_p_values),
+        "nll": _tested({m.name: m.nll for m in models}, _pairwise(models, _nll_p_value)),
+        "calibration_error": _tested({m.name: m.calibration_error for m in models}, calibration_p_values),
+        "parameters": _counted({m.name: m.parameters for m in models}),
+        "flops": _counted({m.name: m.flops for m in models}),
+        "train_seconds": _timed(models, "train_seconds", 1),
+        "images_per_second": _timed(models, "images_per_second", -1),
     }
 
 
+def _best(costs: Mapping[str, float], differ: Callable[[str, str], bool]) -> str | None:
+    lowest, *others = sorted(costs, key=lambda name: costs[name])
+    return lowest if all(differ(lowest, other) for other in others) else None
+
+
+def _tested(costs: Mapping[str, float], p_values: PairValues) -> str | None:
+    return _best(costs, lambda a, b: p_values[frozenset((a, b))] < LEVEL)
+
+
+def _counted(costs: Mapping[str, float]) -> str | None:
+    return _best(costs, lambda a, b: costs[a] < costs[b])
+
+
+def _timed(models: Sequence[ModelSummary], key: str, power: int) -> str | None:
+    costs = {m.name: float(np.mean(np.maximum(m.over_seeds(key), 1e-12) ** power)) for m in models}
+    return _best(costs, lambda a, b: costs[b] >= TIMING_FACTOR * costs[a])
+
+
 def _pairwise(models: Sequence[ModelSummary], test: Callable[[ModelSummary, ModelSummary], float]) -> PairValues:
+    """Return the corrected p value of every two models."""
     couples = list(combinations(models, 2))
     corrected = metrics.holm([test(first, second) for first, second in couples])
     return {frozenset((a.name, b.name)): p_value for (a, b), p_value in zip(couples, corrected, strict=True)}
-
-
-def _winner(costs: Mapping[str, float], p_values: PairValues) -> str | None:
-    lowest = min(costs, key=lambda name: costs[name])
-    beats_all = all(p_values[frozenset((lowest, other))] < LEVEL for other in costs if other != lowest)
-    return lowest if beats_all else None
-
-
-def _smallest(costs: Mapping[str, int]) -> str | None:
-    """Counted, not measured: any difference counts, a tie has no winner."""
-    lowest = min(costs, key=lambda name: costs[name])
-    return lowest if list(costs.values()).count(costs[lowest]) == 1 else None
-
-
-def _fastest(models: Sequence[ModelSummary], key: str, cost: Callable[[float], float]) -> str | None:
-    costs = {model.name: float(np.mean([cost(value) for value in model.over_seeds(key)])) for model in models}
-    fastest, *others = sorted(costs, key=lambda name: costs[name])
-    clear = all(costs[other] >= TIMING_FACTOR * costs[fastest] > 0 for other in others)
-    return fastest if clear else None
 
 
 def _nll_p_value(first: ModelSummary, second: ModelSummary) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import log
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.reports.colors import AMOUNT_STEPS, amount_colors, light
-from vitreous.reports.figures import CaptionedFigure, DrawnFigure, figure_style, finish_figure
+from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
 from vitreous.reports.formats import join, mean_count, shorten
 
 if TYPE_CHECKING:
@@ -19,24 +20,10 @@ if TYPE_CHECKING:
 Counts = NDArray[np.float64]  # row: label; column: prediction; means over seeds are not whole
 
 #: Up to here every cell carries its number; up to the next, colour only; beyond, the commonest confusions as bars.
-_MOST_NUMBERED, _MOST_DRAWN, _MOST_BARS = 12, 30, 15
+_MOST_NUMBERED, MOST_DRAWN, _MOST_BARS = 12, 30, 15
 _WIDTH = 496  # CSS pixels
 _LONGEST_NAME = 14
 _NARROW_COLUMN_NAME = 2  # longer names are written vertically above their column
-
-
-def how_to_read(num_classes: int) -> str:
-    """Return how to read the figure that `draw_confusion` draws for that many classes."""
-    if num_classes <= _MOST_DRAWN:
-        return (
-            "Row: the label; column: the prediction; grey diagonal: percent of that class predicted correctly."
-            " Colour counts mistakes only, on a logarithmic scale, so that one mistake is visible beside fifty."
-            " A few mistakes in one cell may be chance."
-        )
-    return (
-        "Too many classes for a matrix: these are the most frequent confusions, the label first."
-        " A class with more test images has more chances to be mistaken, and a few mistakes may be chance."
-    )
 
 
 def commonest_confusions(counts: Counts, class_names: Sequence[str], most: int) -> list[tuple[str, str, float]]:
@@ -60,21 +47,17 @@ def draw_confusion(
     color: str,
     scale_end: float | None = None,
     seeds: int = 1,
-    reading: str = "",
-) -> CaptionedFigure:
-    """Draw one model's confusions; figures with the same `scale_end` (a count) can be compared by colour.
-
-    `reading` is for a figure on its own: several need `how_to_read` once, above them.
-    """
+) -> DrawnFigure:
+    """Draw one model's confusions; figures with the same `scale_end` (a count) can be compared by colour."""
     names = [shorten(class_name, 2 * _LONGEST_NAME) for class_name in class_names]
     scale_end = max(1.0, float(mistakes_only(counts).max()) if scale_end is None else scale_end)
-    if len(names) <= _MOST_DRAWN:
+    if len(names) <= MOST_DRAWN:
         kind, drawn = "Confusion matrix", _draw_matrix(counts, names, scale_end, name, title)
     else:
         confusions = commonest_confusions(counts, names, _MOST_BARS)
         kind, drawn = "Commonest confusions", _draw_bars(confusions, scale_end, color, name, title)
-    shows = _summary(counts, names, seeds)
-    return CaptionedFigure(drawn, shows, reading, f"{kind} of {title}, {len(names)} classes. {shows}")
+    caption = _summary(counts, names, seeds)
+    return replace(drawn, caption=caption, alt=f"{kind} of {title}, {len(names)} classes. {caption}")
 
 
 def _summary(counts: Counts, class_names: Sequence[str], seeds: int) -> str:

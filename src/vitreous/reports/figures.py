@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+_STYLE = Path(__file__).with_name("vitreous.mplstyle")
+
+
 @dataclass(frozen=True)
 class DrawnFigure:
     """A finished figure, drawn with the light colours."""
@@ -26,10 +29,12 @@ class DrawnFigure:
     name: str  # of its files, without ending
     svg: str
     png: bytes = field(repr=False)
+    alt: str = ""  # read aloud
+    caption: str = ""
 
-    def inline(self, alt: str) -> Markup:
-        """Return the SVG for a page: colours become CSS variables, ids unique, and `alt` is read aloud."""
-        return _inline_svg(self.svg, self.name, alt)
+    def inline(self, alt: str = "") -> Markup:
+        """Return the SVG for a page: colours become CSS variables, ids unique, and the text alternative is added."""
+        return _inline_svg(self.svg, self.name, alt or self.alt)
 
     def write(self, folder: Path) -> None:
         """Write `name.svg` and `name.png`."""
@@ -37,62 +42,13 @@ class DrawnFigure:
         (folder / f"{self.name}.png").write_bytes(self.png)
 
 
-@dataclass(frozen=True)
-class CaptionedFigure:
-    """A figure with a title, a sentence or two on how to read it, and a text alternative."""
-
-    drawn: DrawnFigure
-    title: str
-    reading: str
-    alt: str
-
-    def inline(self) -> Markup:
-        return self.drawn.inline(self.alt)
-
-
 def _settings(name: str) -> dict[Any, Any]:
     ink, soft, line = light("ink"), light("ink-soft"), light("line")
-    return {
-        "font.family": "DejaVu Sans",  # comes with matplotlib: the layout is the same on every machine
-        "font.size": 9,  # points; 12 CSS pixels
-        "text.parse_math": False,  # a class called "$5" is a name, not a formula
-        "text.color": ink,
-        "axes.labelcolor": soft,
-        "axes.labelsize": 9,
-        "axes.titlesize": 10,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "axes.titlecolor": ink,
-        "axes.edgecolor": line,
-        "axes.facecolor": "none",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.unicode_minus": True,
-        "grid.color": line,
-        "grid.linewidth": 0.6,
-        "xtick.color": line,
-        "ytick.color": line,
-        "xtick.labelcolor": soft,
-        "ytick.labelcolor": soft,
-        "xtick.labelsize": 9,
-        "ytick.labelsize": 9,
-        "xtick.major.size": 3,
-        "ytick.major.size": 0,
-        "xtick.minor.size": 0,
-        "ytick.minor.size": 0,
-        "lines.linewidth": 1.75,
-        "lines.markersize": 5,
-        "lines.solid_capstyle": "round",
-        "legend.frameon": False,
-        "legend.fontsize": 9,
-        "figure.facecolor": light("paper"),
-        "savefig.facecolor": "auto",
-        "svg.fonttype": "none",  # text stays text: it can be searched, copied and restyled
-        "svg.hashsalt": name,  # the same figure gives the same file
-        "image.interpolation": "nearest",
-    }
+    inked = dict.fromkeys(("text.color", "axes.titlecolor"), ink)
+    softened = dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), soft)
+    lined = dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), line)
+    # svg.hashsalt: the same figure gives the same file
+    return {**inked, **softened, **lined, "figure.facecolor": light("paper"), "svg.hashsalt": name}
 
 
 @contextmanager
@@ -102,13 +58,15 @@ def figure_style(name: str, width: float, height: float) -> Iterator[Figure]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_settings(name)):
+    with matplotlib.rc_context(_settings(name), fname=_STYLE):
         figure = Figure(figsize=(width / 96, height / 96), dpi=96, layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
 
 
-def finish_figure(figure: Figure, name: str, folder: Path | None = None) -> DrawnFigure:
+def finish_figure(
+    figure: Figure, name: str, folder: Path | None = None, *, alt: str = "", caption: str = ""
+) -> DrawnFigure:
     """Render a figure, inside its `figure_style`; with `folder`, write its files there at once."""
     svg, png = io.StringIO(), io.BytesIO()
     with warnings.catch_warnings():
@@ -117,7 +75,7 @@ def finish_figure(figure: Figure, name: str, folder: Path | None = None) -> Draw
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
         figure.set_layout_engine("none")  # already laid out; a second pass would cost as much as the first
         figure.savefig(png, format="png", dpi=192, metadata={"Software": None})
-    drawn = DrawnFigure(name, svg.getvalue(), png.getvalue())
+    drawn = DrawnFigure(name, svg.getvalue(), png.getvalue(), alt, caption)
     if folder is not None:
         drawn.write(folder)
     return drawn

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 from vitreous.downloads.files import atomic_write_text
 from vitreous.errors import RunError
 from vitreous.reports import formats
+from vitreous.reports.tiles import image_data_uri
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -36,14 +37,11 @@ def page_environment(templates: Path) -> Environment:
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    loader = FileSystemLoader([templates, _HERE])
     environment = Environment(
-        loader=FileSystemLoader([templates, _HERE]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    used = (formats.percent, formats.number, formats.mean_count, formats.plural, formats.p_value)
+    used = (formats.percent, formats.number, formats.mean_count, formats.plural, formats.p_value, image_data_uri)
     environment.filters.update({function.__name__: function for function in used}, unbroken=_unbroken)
     environment.globals["css"] = Markup(stylesheet())
     return environment
@@ -69,33 +67,23 @@ def write_report(
 
     The figures go into `figures/` beside it as SVG and PNG, and so do other files: name → text, or a value for JSON.
     """
-    environment = page_environment(template.parent)
-    page = environment.get_template(template.name).render(title=title, description=description, **values)
+    page = page_environment(template.parent).get_template(template.name)
+    text = page.render(title=title, description=description, **values)
     folder = file.parent
     try:
         (folder / "figures").mkdir(parents=True, exist_ok=True)
         for figure in figures:
             figure.write(folder / "figures")
         for name, content in (beside or {}).items():
-            atomic_write_text(folder / name, content if isinstance(content, str) else to_json(content))
-        atomic_write_text(file, page)
+            if not isinstance(content, str):
+                content = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+            atomic_write_text(folder / name, content)
+        atomic_write_text(file, text)
     except OSError as error:
         raise RunError(
             f"cannot write the report into {str(folder)!r}: {error.strerror or error}; name another folder with -o"
         ) from error
     return file
-
-
-def to_json(content: dict[str, Any]) -> str:
-    """Return readable JSON; numpy's numbers and arrays become plain ones, anything else unknown its text."""
-    text = json.dumps(
-        content,
-        indent=2,
-        ensure_ascii=False,
-        allow_nan=False,
-        default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value),
-    )
-    return text + "\n"
 
 
 def _unbroken(text: str) -> Markup:

@@ -28,8 +28,7 @@ from vitreous.evaluation.prediction import evaluate_model
 from vitreous.reports.formats import by, plural
 from vitreous.runs import Run, report_folder
 from vitreous.studies.grid import train_or_reuse
-from vitreous.studies.transfer_report import render_table, write_transfer
-from vitreous.studies.transfer_results import (
+from vitreous.studies.transfer_report import (
     FINE_TUNED,
     HEAD_ONLY,
     SCRATCH,
@@ -37,7 +36,9 @@ from vitreous.studies.transfer_results import (
     Row,
     Transfer,
     gains_over_scratch,
+    render_table,
     verdict,
+    write_transfer,
 )
 
 __all__ = ["Transfer", "render_table", "transfer"]
