@@ -29,6 +29,14 @@ def test_stylesheet_and_python_name_the_same_colours():
     assert in_css == {name: f"{light}, {dark}" for name, (light, dark) in THEME.items()}
 
 
+def test_figure_style_uses_the_light_colours():
+    style = (Path(pages.__file__).parent / "vitreous.mplstyle").read_text(encoding="utf-8")
+    used = dict(re.findall(r"^(\S+): ([0-9a-f]{6})$", style, flags=re.MULTILINE))
+    names = {"ink": "text.color", "ink-soft": "axes.labelcolor", "line": "axes.edgecolor", "paper": "figure.facecolor"}
+    assert {name: f"#{used[key]}" for name, key in names.items()} == {name: colors.light(name) for name in names}
+    assert {f"#{value}" for value in used.values()} == {colors.light(name) for name in names}
+
+
 def test_light_values_are_unique_so_that_a_figure_can_be_restyled():
     assert len({light for light, _ in THEME.values()}) == len(THEME)
 

@@ -56,16 +56,15 @@ def draw_accuracy(models: Sequence[ModelSummary], styles: Styles) -> DrawnFigure
             if model.published:
                 value = float(model.published["accuracy"])
                 _label(axes, f"published {percent(value, 2)}", value, row, -15, color=light("ink-soft"))
-        axes.xaxis.set_major_locator(_few_ticks())
+        axes.locator_params(axis="x", nbins=5, steps=[1, 2, 5, 10])
         axes.xaxis.set_major_formatter(lambda value, _: tick_percent(value))
         axes.set_xlabel("test accuracy, with its 95 % interval")
-        spoken = join(f"{m.name} {_with_interval(m, decimals)}" for m in models)
-        return finish_figure(figure, "accuracy", alt=f"Test accuracy with 95 % intervals: {spoken}.")
-
-
-def _with_interval(model: ModelSummary, decimals: int) -> str:
-    ends = (model.accuracy.value, model.accuracy.low, model.accuracy.high)
-    return "{} ({} to {})".format(*(percent(end, decimals) for end in ends))
+        alt = join(
+            f"{m.name} {percent(m.accuracy.value, decimals)} ({percent(m.accuracy.low, decimals)} to"
+            f" {percent(m.accuracy.high, decimals)})"
+            for m in models
+        )
+        return finish_figure(figure, "accuracy", alt=f"Test accuracy with 95 % intervals: {alt}.")
 
 
 def _draw_interval(axes: Axes, row: int, model: ModelSummary, style: ModelStyle) -> None:
@@ -89,12 +88,6 @@ def _label(axes: Axes, text: str, x: float, row: int, offset: int, **look: Any) 
     side = "left" if place < half else "right" if place > 1 - half else "center"
     shift = {"left": -4, "right": 4, "center": 0}[side]
     axes.annotate(text, (x, row), (shift, offset), textcoords="offset points", ha=side, **look)
-
-
-def _few_ticks() -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(nbins=5, steps=[1, 2, 5, 10])
 
 
 # --- loss --------------------------------------------------------------------------------------------------
@@ -178,7 +171,7 @@ def _accuracy_axis(axes: Axes) -> None:
     ticks = [tick for tick in _ERROR_TICKS if low <= tick <= high]
     if len(ticks) < 2:  # too small a range for the ticks of a log axis
         axes.set_yscale("linear")
-        axes.yaxis.set_major_locator(_few_ticks())
+        axes.locator_params(axis="y", nbins=5, steps=[1, 2, 5, 10])
     else:
         axes.set_yticks(ticks)
     axes.yaxis.set_major_formatter(lambda error, _: tick_percent(1 - error))

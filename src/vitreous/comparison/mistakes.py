@@ -104,11 +104,8 @@ class Mistakes:
     def as_dict(self) -> dict[str, Any]:
         """Return the content of `gallery.json`."""
         return {
-            "run": self.run,
+            **{key: getattr(self, key) for key in ("run", "split", "count", "correct")},
             "data": self.data_name,
-            "split": self.split,
-            "count": self.count,
-            "correct": self.correct,
             "accuracy": self.accuracy.value,
             "accuracy_interval": [self.accuracy.low, self.accuracy.high],
             "classes": [one.as_dict() for one in self.classes],
@@ -116,13 +113,10 @@ class Mistakes:
             "also_in_training": self.duplicates,
             "worst": [
                 {
-                    "index": image.index,
-                    "path": image.path,
-                    "label": image.label,
+                    **{key: getattr(image, key) for key in ("index", "path", "label", "loss")},
                     "prediction": image.own.label,
                     "confidence": image.own.confidence,
                     "correct": image.own.correct,
-                    "loss": image.loss,
                     "same_picture_in_training": image.duplicate,
                 }
                 for image in self.worst

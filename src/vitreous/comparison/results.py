@@ -125,18 +125,12 @@ class ModelSummary:
         return [float(seed[key]) for seed in self.seeds]
 
     def as_dict(self) -> dict[str, Any]:
+        same = ("name", "kind", "nll", "calibration_error", "parameters", "flops", "train_seconds", "images_per_second")
         return {
-            "name": self.name,
-            "kind": self.kind,
+            **{key: getattr(self, key) for key in same},
             "accuracy": self.accuracy.value,
             "accuracy_interval": [self.accuracy.low, self.accuracy.high],
             "accuracy_interval_kind": "Wilson" if len(self.runs) == 1 else f"t over {len(self.runs)} seeds",
-            "nll": self.nll,
-            "calibration_error": self.calibration_error,
-            "parameters": self.parameters,
-            "flops": self.flops,
-            "train_seconds": self.train_seconds,
-            "images_per_second": self.images_per_second,
             "seeds": list(self.seeds),
             "published": self.published,
         }

@@ -93,18 +93,16 @@ def render_table(comparison: Comparison) -> Table:
         is_best = row.best == name
         return Text(row.cells[name] + (" ●" if is_best else "  " if row.best else ""), style="bold" if is_best else "")
 
-    if side_by_side:
-        table.add_column(Text(""), no_wrap=True)
-        for model in models:
-            table.add_column(Text(model.name, style="bold"), justify="right", no_wrap=True)
-        for row in rows:
-            table.add_row(Text(row.label), *(cell(row, model.name) for model in models))
-        return table
-    table.add_column(Text(""), overflow="fold", min_width=8)
-    rows = [row for row in rows if row.label not in _ONLY_SIDE_BY_SIDE]
-    for row in rows:
-        heading = _SHORT_LABELS.get(row.label, row.label)
-        table.add_column(Text(heading, style="bold"), justify="right", no_wrap=True)
-    for model in models:
-        table.add_row(Text(model.name, style="bold"), *(cell(row, model.name) for row in rows))
+    if not side_by_side:
+        rows = [row for row in rows if row.label not in _ONLY_SIDE_BY_SIDE]
+    labels = [row.label if side_by_side else _SHORT_LABELS.get(row.label, row.label) for row in rows]
+    grid = [[Text(""), *(Text(model.name, style="bold") for model in models)]]
+    for label, row in zip(labels, rows, strict=True):
+        grid.append([Text(label), *(cell(row, model.name) for model in models)])
+    headings, *body = grid if side_by_side else zip(*grid, strict=True)
+    table.add_column(headings[0], no_wrap=side_by_side, overflow="fold", min_width=8)
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for cells in body:
+        table.add_row(*cells)
     return table

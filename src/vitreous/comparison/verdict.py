@@ -57,18 +57,12 @@ class Pair:
         return self.first if self.only_first > self.only_second else self.second
 
     def as_dict(self) -> dict[str, Any]:
+        same = ("test", "p_value", "p_images", "p_seeds", "significant", "better", "both_right", "both_wrong")
         return {
             "models": [self.first, self.second],
-            "test": self.test,
-            "p_value": self.p_value,
-            "p_images": self.p_images,
-            "p_seeds": self.p_seeds,
-            "significant": self.significant,
-            "better": self.better,
-            "both_right": self.both_right,
-            "only_right": {self.first: self.only_first, self.second: self.only_second},
-            "both_wrong": self.both_wrong,
             "verdict": self.verdict,
+            "only_right": {self.first: self.only_first, self.second: self.only_second},
+            **{key: getattr(self, key) for key in same},
         }
 
 
@@ -86,13 +80,9 @@ def compare_pairs(models: Sequence[ModelSummary]) -> tuple[Pair, ...]:
 def _accuracy_test(first: ModelSummary, second: ModelSummary) -> tuple[float, float | None]:
     """Return the p values over images and, if both models have several, over seeds."""
     a, b = first.share_correct(), second.share_correct()
-    if _one_run_each(first, second):
+    if len(first.runs) == len(second.runs) == 1:
         return metrics.mcnemar(a, b).p_value, None
     return metrics.paired_t_test(a - b), _p_over_seeds(first, second, "accuracy")
-
-
-def _one_run_each(first: ModelSummary, second: ModelSummary) -> bool:
-    return len(first.runs) == len(second.runs) == 1
 
 
 def _p_over_seeds(first: ModelSummary, second: ModelSummary, key: str) -> float | None:
@@ -105,7 +95,7 @@ def _pair(
     first: ModelSummary, second: ModelSummary, p_images: float, p_seeds: float | None, p_value: float, corrected: bool
 ) -> Pair:
     a, b = first.share_correct(), second.share_correct()
-    one_run_each = _one_run_each(first, second)
+    one_run_each = len(first.runs) == len(second.runs) == 1
     test = "McNemar, exact, two-sided" if one_run_each else "paired t over images"
     if p_seeds is not None:
         test += " and Welch's t over seeds, the larger p value"
@@ -138,8 +128,8 @@ def _pair(
 def _sentence(first: ModelSummary, second: ModelSummary, significant: bool, p_text: str) -> str:
     better, worse = (first, second) if first.accuracy.value >= second.accuracy.value else (second, first)
     shares = f"{_accuracy(better)} against {_accuracy(worse)}"
-    if not _one_run_each(first, second):
-        counts = dict.fromkeys((len(better.runs), len(worse.runs)))
+    counts = dict.fromkeys((len(better.runs), len(worse.runs)))
+    if list(counts) != [1]:
         shares += f" on average over {join(counts)} seeds"
     if significant:
         return f"{better.name} is better: {shares} ({p_text})."

@@ -111,9 +111,11 @@ def _draw_cell(axes: Axes, counts: Counts, row: int, column: int, scale_end: flo
     count, of_class = float(counts[row, column]), float(counts[row].sum())
     if row == column:
         fill, ink = light("surface"), light("ink-soft")
-        text = _class_percent(count / of_class) if of_class else ""
+        share = count / of_class if of_class else 0.0  # never a rounded-up 100
+        text = "" if not of_class else "100" if share == 1 else f"{min(100 * share, 99.9):.{1 if share > 0.9 else 0}f}"
     elif count:
-        fill, ink = amount_colors(_level(count, scale_end))
+        step = (AMOUNT_STEPS - 1) * log(count) / log(scale_end) if count > 1 else 0  # one mistake has the first step
+        fill, ink = amount_colors(1 + round(step))
         text = mean_count(count)
     else:
         return
@@ -122,15 +124,6 @@ def _draw_cell(axes: Axes, counts: Counts, row: int, column: int, scale_end: flo
     if len(counts) <= _MOST_NUMBERED:
         size = 8.5 if len(text) <= 3 else 7.5
         axes.text(column + 0.5, row + 0.52, text, ha="center", va="center", color=ink, fontsize=size)
-
-
-def _level(count: float, scale_end: float) -> int:
-    """Return step 1 (a single mistake) … 8 (`scale_end`) of a logarithmic scale."""
-    return 1 if count <= 1 or scale_end <= 1 else 1 + round((AMOUNT_STEPS - 1) * log(count) / log(scale_end))
-
-
-def _class_percent(share: float) -> str:
-    return "100" if share == 1 else f"{min(100 * share, 99.9):.1f}" if share > 0.9 else f"{100 * share:.0f}"
 
 
 def _draw_scale(axes: Axes, classes: int, scale_end: float) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
-from vitreous.reports.colors import THEME, light
+from vitreous.reports.colors import THEME
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,21 +34,28 @@ class DrawnFigure:
 
     def inline(self, alt: str = "") -> Markup:
         """Return the SVG for a page: colours become CSS variables, ids unique, and the text alternative is added."""
-        return _inline_svg(self.svg, self.name, alt or self.alt)
+        name, svg = self.name, self.svg[self.svg.index("<svg") :]
+        svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+        svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
+        svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
+        svg = re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)
+        variables = {values[0]: f"var(--{key})" for key, values in THEME.items()}
+        # only inside style attributes: a class that is called "#ffffff" keeps its name
+        svg = re.sub(
+            r'style="([^"]*)"',
+            lambda style: 'style="' + re.sub(r"#[0-9a-f]{6}", lambda c: variables.get(c[0], c[0]), style[1]) + '"',
+            svg,
+        )
+        head_end = svg.index(">")
+        head = re.sub(r'\s(width|height)="[^"]*"', "", svg[:head_end])
+        return Markup(
+            f'{head} role="img" aria-label="{escape(alt or self.alt)}" class="figure">{svg[head_end + 1 :].strip()}'
+        )
 
     def write(self, folder: Path) -> None:
         """Write `name.svg` and `name.png`."""
         (folder / f"{self.name}.svg").write_text(self.svg, encoding="utf-8")
         (folder / f"{self.name}.png").write_bytes(self.png)
-
-
-def _settings(name: str) -> dict[Any, Any]:
-    ink, soft, line = light("ink"), light("ink-soft"), light("line")
-    inked = dict.fromkeys(("text.color", "axes.titlecolor"), ink)
-    softened = dict.fromkeys(("axes.labelcolor", "xtick.labelcolor", "ytick.labelcolor"), soft)
-    lined = dict.fromkeys(("axes.edgecolor", "grid.color", "xtick.color", "ytick.color"), line)
-    # svg.hashsalt: the same figure gives the same file
-    return {**inked, **softened, **lined, "figure.facecolor": light("paper"), "svg.hashsalt": name}
 
 
 @contextmanager
@@ -58,7 +65,7 @@ def figure_style(name: str, width: float, height: float) -> Iterator[Figure]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(_settings(name), fname=_STYLE):
+    with matplotlib.rc_context({"svg.hashsalt": name}, fname=_STYLE):  # the same figure gives the same file
         figure = Figure(figsize=(width / 96, height / 96), dpi=96, layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
@@ -79,21 +86,3 @@ def finish_figure(
     if folder is not None:
         drawn.write(folder)
     return drawn
-
-
-def _inline_svg(svg: str, name: str, alt: str) -> Markup:
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'\sxmlns(:\w+)?="[^"]*"', "", svg).replace("xlink:href", "href")
-    svg = re.sub(r'\bid="([^"]+)"', rf'id="{name}-\1"', svg)
-    svg = re.sub(r'(url\(|href=")#', rf"\1#{name}-", svg)
-    variables = {values[0]: f"var(--{key})" for key, values in THEME.items()}
-    # only inside style attributes: a class that is called "#ffffff" keeps its name
-    svg = re.sub(
-        r'style="([^"]*)"',
-        lambda style: 'style="' + re.sub(r"#[0-9a-f]{6}", lambda c: variables.get(c[0], c[0]), style[1]) + '"',
-        svg,
-    )
-    head_end = svg.index(">")
-    head = re.sub(r'\s(width|height)="[^"]*"', "", svg[:head_end])
-    return Markup(f'{head} role="img" aria-label="{escape(alt)}" class="figure">{svg[head_end + 1 :].strip()}')

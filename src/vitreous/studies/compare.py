@@ -61,7 +61,17 @@ def compare(
         if equal == "seconds" and runs:
             one = _with_train(one, budget_seconds=runs[0].test_results.train_seconds)
         runs += _train_seeds(one, seeds, folder, device, progress)
-    return _report(runs, folder, {"equal": equal or "each its own recipe", "seeds": seeds, "settings": list(settings)})
+    dataset = common_dataset(runs)
+    return write_comparison(
+        results_from_runs(runs),
+        dataset.test.images.numpy(),
+        dataset.class_names,
+        folder,
+        title=f"{' against '.join(dict.fromkeys(names_of(runs)))} on {dataset.name}",
+        data_name=dataset.name,
+        notes=dataset.notes,
+        settings={"equal": equal or "each its own recipe", "seeds": seeds, "settings": list(settings)},
+    )
 
 
 def demo(
@@ -130,17 +140,3 @@ def _train_seeds(config: Config, seeds: int, folder: Path, device: str, progress
                 f"stopped and saved; the same command with -o {folder} goes on where it stopped", stop.signal_number
             ) from None
     return runs
-
-
-def _report(runs: Sequence[Run], folder: Path, settings: dict[str, Any]) -> Comparison:
-    dataset = common_dataset(runs)
-    return write_comparison(
-        results_from_runs(runs),
-        dataset.test.images.numpy(),
-        dataset.class_names,
-        folder,
-        title=f"{' against '.join(dict.fromkeys(names_of(runs)))} on {dataset.name}",
-        data_name=dataset.name,
-        notes=dataset.notes,
-        settings=settings,
-    )

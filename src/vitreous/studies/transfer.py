@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -128,7 +127,13 @@ def transfer(
         test_images=len(dataset.test),
         rows=rows,
         verdict=verdict(source, target, rows, seeds),
-        pretrained=_pretrained_facts(pretrained, rows),
+        pretrained={
+            "run": str(pretrained.path),
+            "epochs": pretrain_epochs,
+            "test_accuracy": pretrained.test_results.accuracy,
+            "train_seconds": pretrained.test_results.train_seconds,
+            "weights_fitted": Run.open(rows[0].arms[FINE_TUNED].runs[0]).resolved.starting_weights,
+        },
         settings={
             "learning rates tried": [f"×{factor:g}" for factor in study.lr_factors],
             "epochs on the target": f"{epochs:g}, and at least {fewest_steps} steps",
@@ -141,17 +146,6 @@ def transfer(
         results=folder / "transfer.json",
     )
     return write_transfer(result)
-
-
-def _pretrained_facts(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
-    fine_tuned = Run.open(rows[0].arms[FINE_TUNED].runs[0])
-    return {
-        "run": str(run.path),
-        "epochs": run.config.train.epochs,
-        "test_accuracy": run.test_results.accuracy,
-        "train_seconds": run.test_results.train_seconds,
-        "weights_fitted": fine_tuned.resolved.starting_weights,
-    }
 
 
 def _stem(data: str) -> str:

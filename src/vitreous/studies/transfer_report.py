@@ -119,10 +119,7 @@ class Row:
 
     def as_dict(self) -> dict[str, Any]:
         return {
-            "per_class": self.per_class,
-            "images": self.images,
-            "steps": self.steps,
-            "batch_size": self.batch_size,
+            **{key: getattr(self, key) for key in ("per_class", "images", "steps", "batch_size")},
             "arms": [arm.as_dict() for arm in self.arms.values()],
             "gains": [gain.as_dict() for gain in self.gains.values()],
         }
