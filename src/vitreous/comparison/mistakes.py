@@ -98,8 +98,8 @@ class Mistakes:
         if self.correct == self.count:
             return f"{start}: no mistakes."
         label, prediction, times = self.confusions[0]
-        often = f", most often {label} as {prediction} ({times}×)" if times > 1 else ""
-        return f"{start}; {self.count - self.correct:,} it takes for another class{often}."
+        often = f", most often {label} for {prediction} ({times}×)" if times > 1 else ""
+        return f"{start} and takes {self.count - self.correct:,} for another class{often}."
 
     def as_dict(self) -> dict[str, Any]:
         """Return the content of `gallery.json`."""
