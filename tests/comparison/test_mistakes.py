@@ -1,4 +1,4 @@
-"""The gallery of hardest images, and what `data show` tells the owner of a folder."""
+"""`vitreous mistakes`: the hardest images of a split; and the notes of `data show` on a folder."""
 
 import csv
 import json
@@ -11,12 +11,12 @@ import pytest
 from PIL import Image
 
 import vitreous.cli
-from vitreous.comparison.gallery import gallery, write_gallery
+from vitreous.comparison.mistakes import find_mistakes, write_mistakes
 from vitreous.config import DataConfig, override
 from vitreous.config.presets import preset
 from vitreous.data.checks import balance_notes, class_counts, duplicate_notes
 from vitreous.data.datasets import load_dataset
-from vitreous.errors import ConfigError, DataError
+from vitreous.errors import ConfigError, DataError, RunError
 from vitreous.evaluation.prediction import evaluate_run
 from vitreous.runs import Run
 from vitreous.training.loop import fit
@@ -33,8 +33,8 @@ def picture(kind: int, random: np.random.Generator) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """48 and 24 training images of two classes, 10 test images of each; one test label is wrong, one picture stands in
-    train and test, and one under both labels."""
+    """48 and 24 training images of two classes, 10 test images of each; one test label is wrong, one image is in
+    train and test, and one has both labels."""
     root, random = tmp_path_factory.mktemp("photos"), np.random.default_rng(0)
     for part, counts in (("train", (48, 24)), ("test", (10, 10))):
         for kind, (name, count) in enumerate(zip(NAMES, counts, strict=True)):
@@ -59,7 +59,7 @@ def run(folder, tmp_path_factory) -> Run:
 
 @pytest.fixture(scope="module")
 def found(run):
-    return gallery(run, most=6)
+    return find_mistakes(run, most=6)
 
 
 def test_first_image_has_the_highest_loss_and_is_the_wrong_label(run, found):
@@ -68,13 +68,13 @@ def test_first_image_has_the_highest_loss_and_is_the_wrong_label(run, found):
     logs = logits - logits.max(axis=1, keepdims=True)
     logs -= np.log(np.exp(logs).sum(axis=1, keepdims=True))
     losses = -logs[np.arange(len(logs)), evaluation.labels]
-    assert found.worst[0].mistake.index == losses.argmax()
+    assert found.worst[0].index == losses.argmax()
     assert [image.loss for image in found.worst] == pytest.approx(sorted(losses, reverse=True)[:6], rel=1e-5)
     assert found.worst[0].path == f"test/{NAMES[0]}/wrong.png"
-    assert found.worst[0].mistake.truth == NAMES[0]
-    assert found.worst[0].mistake.own.answer == NAMES[1]
+    assert found.worst[0].label == NAMES[0]
+    assert found.worst[0].own.label == NAMES[1]
     stored = Image.open(Path(run.config.data.name) / found.worst[0].path)
-    assert np.array_equal(found.worst[0].mistake.pixels[0], np.asarray(stored))
+    assert np.array_equal(found.worst[0].pixels[0], np.asarray(stored))
 
 
 def test_classes_and_confusions_add_up(run, found):
@@ -86,17 +86,17 @@ def test_classes_and_confusions_add_up(run, found):
     assert found.classes[0].taken_for == (NAMES[1], found.classes[0].count - found.classes[0].correct)
 
 
-def test_a_picture_seen_in_training_is_told(found, run):
-    assert found.twins == 1
-    everything = gallery(run, most=100)
-    twins = {image.path: image.twin for image in everything.worst if image.twin}
-    assert twins == {f"test/{NAMES[0]}/seen.png": f"train/{NAMES[0]}/000.png ({NAMES[0]})"}
-    assert gallery(run, "train", 3).twins == 0  # every training image stands in the training set
-    assert any("learnt from" in note for note in gallery(run, "train", 3).notes)
+def test_duplicates_of_training_images_are_reported(found, run):
+    assert found.duplicates == 1
+    everything = find_mistakes(run, most=100)
+    duplicates = {image.path: image.duplicate for image in everything.worst if image.duplicate}
+    assert duplicates == {f"test/{NAMES[0]}/seen.png": f"train/{NAMES[0]}/000.png ({NAMES[0]})"}
+    assert find_mistakes(run, "train", 3).duplicates == 0  # not searched for within the training set
+    assert any("trained on" in note for note in find_mistakes(run, "train", 3).notes)
 
 
-def test_files_say_the_same(found, tmp_path):
-    page = write_gallery(found, tmp_path / "out").read_text(encoding="utf-8")
+def test_files_agree(found, tmp_path):
+    page = write_mistakes(found, tmp_path / "out").read_text(encoding="utf-8")
     assert not re.search(r'(src|href)="(?!data:|#)', page)
     assert "http" not in page.replace("http-equiv", "")
     assert "<b>left" not in page
@@ -113,70 +113,71 @@ def test_files_say_the_same(found, tmp_path):
         assert drawn.size[0] > 500
 
 
-def test_data_that_changed_are_told(run, folder):
+def test_changed_data_are_refused(run, folder):
     added = folder / "test" / NAMES[1] / "new.png"
     Image.fromarray(np.zeros((28, 28), dtype=np.uint8)).save(added)
     try:
-        assert any("changed since" in note for note in gallery(run).notes)
+        with pytest.raises(DataError, match="changed since"):
+            find_mistakes(run)
     finally:
         added.unlink()
-    assert not any("changed since" in note for note in gallery(run).notes)
+    find_mistakes(run)
 
 
 @pytest.mark.parametrize(
     ("split", "most", "error", "sentence"),
     [("dev", 5, DataError, "no split 'dev'"), ("val", 5, DataError, "is empty"), ("test", 0, ConfigError, "--most")],
 )
-def test_mistakes_are_one_sentence(run, split, most, error, sentence):
+def test_user_errors_are_one_sentence(run, split, most, error, sentence):
     with pytest.raises(error, match=sentence):
-        gallery(run, split, most)
+        find_mistakes(run, split, most)
 
 
 def test_data_without_files_names_its_images():
-    """DatasetSpec data sets have no files: the index is what there is."""
+    """Known data sets have no files: images go by their index."""
     dataset = load_dataset(DataConfig(name="digits"))
     assert duplicate_notes(dataset) == []
     assert balance_notes(dataset) == []
     assert sum(sum(counts) for _, *counts in class_counts(dataset)) == 1797
 
 
-# --- what the owner of a folder is told -------------------------------------------------------------------------------
+# --- notes of `data show` ---------------------------------------------------------------------------------------
 
 
-def test_remarks_on_a_folder(folder):
+def test_notes_on_a_folder(folder):
     dataset = load_dataset(DataConfig(name=str(folder), val_fraction=0))
     assert class_counts(dataset) == [(NAMES[0], 48, 0, 12), (NAMES[1], 25, 0, 10)]
-    told = duplicate_notes(dataset)
-    assert f"same picture: train/{NAMES[0]}/000.png (in train) and test/{NAMES[0]}/seen.png (in test)" in told
-    assert any("both.png" in line and "labels differ" in line for line in told)
-    assert len(told) == 2
+    notes = duplicate_notes(dataset)
+    assert f"same picture: train/{NAMES[0]}/000.png (in train) and test/{NAMES[0]}/seen.png (in test)" in notes
+    assert any("both.png" in line and "labels differ" in line for line in notes)
+    assert len(notes) == 2
     remark = "imbalanced: '<b>left' has 1.7 times"
-    assert not any(line.startswith(remark) for line in balance_notes(dataset))  # below twice: not worth a word
+    assert not any(line.startswith(remark) for line in balance_notes(dataset))  # below a factor of two: no remark
 
 
 def test_imbalance_and_few_images(tmp_path):
     random = np.random.default_rng(1)
     labels = np.repeat([0, 1], [60, 10])
     np.savez(tmp_path / "few.npz", images=random.integers(0, 255, (70, 8, 8), dtype=np.uint8), labels=labels)
-    remarks = balance_notes(load_dataset(DataConfig(name=str(tmp_path / "few.npz"))))
-    assert remarks[0].startswith("imbalanced: '0' has 6.1 times the training images of '1' (43 and 7)")
-    assert remarks[1].startswith("fewer than 20 training images of '1'")
+    notes = balance_notes(load_dataset(DataConfig(name=str(tmp_path / "few.npz"))))
+    assert notes[0].startswith("imbalanced: '0' has 6.1 times the training images of '1' (43 and 7)")
+    assert notes[1].startswith("fewer than 20 training images of '1'")
 
 
-def test_many_doubles_are_counted_not_listed(tmp_path):
+def test_many_duplicates_are_counted_not_listed(tmp_path):
     images = np.arange(12, dtype=np.uint8)[:, None, None].repeat(8, 1).repeat(8, 2)
     both = np.concatenate([images, images])
     np.savez(
-        tmp_path / "doubles.npz",
+        tmp_path / "duplicates.npz",
         images=both,
         labels=np.arange(24) % 2,
         test_images=images,
         test_labels=np.zeros(12, int),
     )
-    dataset = load_dataset(DataConfig(name=str(tmp_path / "doubles.npz"), val_fraction=0))
-    told = duplicate_notes(dataset)
-    assert len(told) == 9
-    assert told[-1] == "… 4 more"
+    dataset = load_dataset(DataConfig(name=str(tmp_path / "duplicates.npz"), val_fraction=0))
+    notes = duplicate_notes(dataset)
+    assert len(notes) == 9
+    assert notes[-1] == "… 4 more"
 
 
 def test_command_line(run, folder, tmp_path, capsys, monkeypatch):

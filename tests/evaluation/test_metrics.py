@@ -137,13 +137,6 @@ def test_holm_by_hand():
 
 
 @pytest.mark.parametrize(
-    ("p_value", "words"), [(0.0001, "p < 0.001"), (0.0123, "p = 0.012"), (0.27, "p = 0.27"), (1.0, "p = 1")]
-)
-def test_p_values_in_words(p_value, words):
-    assert metrics.p_in_words(p_value) == words
-
-
-@pytest.mark.parametrize(
     ("scores", "labels", "fault"),
     [
         (np.zeros((3, 2)), np.zeros(4, dtype=int), "as many labels"),

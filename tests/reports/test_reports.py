@@ -1,5 +1,6 @@
-"""The visual language: one set of colours in CSS and Python, pages that fetch nothing, figures that follow it."""
+"""The shared parts of reports: colours in CSS and Python, self-contained pages, figures, tiles, writing."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,7 +8,8 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
-from vitreous.reports import colors, figures, pages
+from vitreous.errors import RunError
+from vitreous.reports import colors, confusion, figures, pages, tiles
 from vitreous.reports.colors import AMOUNT_STEPS, THEME, amount_colors
 
 
@@ -25,6 +27,14 @@ def _contrast(first: str, second: str) -> float:
 def test_stylesheet_and_python_name_the_same_colours():
     in_css = dict(re.findall(r"--([\w-]+): light-dark\((#\w+, #\w+)\)", pages.stylesheet()))
     assert in_css == {name: f"{light}, {dark}" for name, (light, dark) in THEME.items()}
+
+
+def test_figure_style_uses_the_light_colours():
+    style = (Path(pages.__file__).parent / "vitreous.mplstyle").read_text(encoding="utf-8")
+    used = dict(re.findall(r"^(\S+): ([0-9a-f]{6})$", style, flags=re.MULTILINE))
+    names = {"ink": "text.color", "ink-soft": "axes.labelcolor", "line": "axes.edgecolor", "paper": "figure.facecolor"}
+    assert {name: f"#{used[key]}" for name, key in names.items()} == {name: colors.light(name) for name in names}
+    assert {f"#{value}" for value in used.values()} == {colors.light(name) for name in names}
 
 
 def test_light_values_are_unique_so_that_a_figure_can_be_restyled():
@@ -48,8 +58,8 @@ def test_first_vit_is_teal_and_first_cnn_ochre_whatever_the_order():
     styles = colors.model_styles({"b": "cnn", "x": "post-vit", "a": "vit", "y": "post-cnn"})
     assert (styles["a"].color_name, styles["b"].color_name) == ("vit", "cnn")
     assert len({s.color_name for s in styles.values()}) == len({s.marker for s in styles.values()}) == 4
-    posts = colors.model_styles({"post-vit": "post-vit", "post-cnn": "post-cnn"})
-    assert [s.color_name for s in posts.values()] == ["vit", "cnn"]
+    article = colors.model_styles({"post-vit": "post-vit", "post-cnn": "post-cnn"})
+    assert [s.color_name for s in article.values()] == ["vit", "cnn"]
     six = colors.model_styles({str(i): "vit" for i in range(6)})
     assert len({s.path for s in six.values()}) == 6
 
@@ -102,6 +112,48 @@ def test_the_same_figure_gives_the_same_file(tmp_path: Path):
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 20, 40), (2, 8, 8), (4, 8, 8), (3, 900, 700)])
 def test_images_become_small_png_addresses(shape):
-    uri = pages.image_data_uri(np.zeros(shape, dtype=np.uint8))
+    uri = tiles.image_data_uri(np.zeros(shape, dtype=np.uint8))
     assert uri.startswith("data:image/png;base64,")
     assert len(uri) < 3000
+
+
+def test_figures_depend_on_no_installed_font(tmp_path: Path):
+    """Names of any length and script leave the tiles where they are (a warning would be an error here)."""
+    pixels = np.zeros((3, 20, 40), dtype=np.uint8)
+    lines = [("very long name " * 9 + "99.9 %", "#000000"), ("雪 $x_{", "#000000")]
+    drawn = tiles.draw_tiles([(pixels, lines)] * 5, "tiles", columns=4)
+    assert "DejaVu Sans" in drawn.svg
+    assert "99.9 %" in drawn.svg
+    assert drawn.png.startswith(b"\x89PNG")
+
+
+def test_confusion_needs_only_counts():
+    counts = np.array([[8.0, 2.0, 0.0], [1.0, 9.0, 0.0], [0.0, 0.0, 0.0]])
+    names = ["cat", "dog", "none"]
+    assert confusion.commonest_confusions(counts, names, 5) == [("cat", "dog", 2.0), ("dog", "cat", 1.0)]
+    drawn = confusion.draw_confusion(counts, names, name="c", title="model", color="#000000")
+    assert drawn.caption == "3 mistakes; most often cat taken for dog (2×) and dog taken for cat (1×)."
+    assert drawn.alt.startswith("Confusion matrix of model, 3 classes.")
+    none = confusion.draw_confusion(np.eye(3), names, name="c", title="model", color="#000000", seeds=2)
+    assert none.caption == "No mistakes."
+
+
+def test_report_is_written_whole_with_its_figures_and_files(tmp_path: Path):
+    template = tmp_path / "t.html.jinja"
+    template.write_text('{% extends "base.html.jinja" %}{% block main %}<p>{{ share | percent(1) }}</p>{% endblock %}')
+    with figures.figure_style("one", 160, 120) as figure:
+        figure.add_subplot().plot([0, 1])
+        drawn = figures.finish_figure(figure, "one")
+    values = {"title": "a & b", "description": "99 % < 100 %", "figures": [drawn], "share": 0.5}
+    page = pages.write_report(
+        tmp_path / "new" / "r.html", template, **values, beside={"r.json": {"é": 1.5}, "r.csv": "a,b\n"}
+    )
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!doctype html>")
+    assert "<h1>a &amp; b</h1>" in text
+    assert "99\u00a0% &lt; 100\u00a0%" in text
+    assert "<p>50.0 %</p>" in text
+    assert {path.name for path in page.parent.rglob("*.*")} == {"r.html", "r.json", "r.csv", "one.svg", "one.png"}
+    assert json.loads((page.parent / "r.json").read_text(encoding="utf-8")) == {"é": 1.5}
+    with pytest.raises(RunError, match=r"cannot write the report into .*; name another folder"):
+        pages.write_report(template / "r.html", template, **values)

@@ -1,4 +1,4 @@
-"""The transfer study: arms differ in nothing but the weights they start from; the report says what the runs say."""
+"""The transfer study: arms differ only in their starting weights, and the report agrees with the runs."""
 
 import json
 import re
@@ -18,8 +18,7 @@ from vitreous.evaluation.metrics import paired_t_test, seed_interval, welch_t_te
 from vitreous.evaluation.prediction import evaluate_model
 from vitreous.runs import Run
 from vitreous.studies.transfer import Transfer, render_table, transfer
-from vitreous.studies.transfer.report import best_arm, write_report
-from vitreous.studies.transfer.results import (
+from vitreous.studies.transfer_report import (
     FINE_TUNED,
     HEAD_ONLY,
     SCRATCH,
@@ -27,6 +26,7 @@ from vitreous.studies.transfer.results import (
     Row,
     gains_over_scratch,
     verdict,
+    write_transfer,
 )
 from vitreous.training.setup import starting_weights
 
@@ -118,7 +118,7 @@ def test_target_is_brought_to_the_size_of_the_source(result):
     }
 
 
-def test_json_is_what_the_runs_say(result):
+def test_json_agrees_with_the_runs(result):
     stored = json.loads(result.results.read_text(encoding="utf-8"))
     assert stored == json.loads(json.dumps(result.as_dict()))
     for row in stored["rows"]:
@@ -137,12 +137,12 @@ def test_json_is_what_the_runs_say(result):
             assert gain["p_paired_holm"] >= gain["p_paired_over_seeds"]
 
 
-def test_learning_rate_is_chosen_on_images_nobody_trains_on(result):
-    """The best of the grid by (at most 100 a class of) the images that the first seed's trainings never see."""
+def test_learning_rate_is_chosen_on_images_that_no_arm_trains_on(result):
+    """The best of the grid by (at most 100 per class of) the images that the first seed's trainings never see."""
     largest = Run.open(result.rows[-1].arms[SCRATCH].runs[0])
     everything = load_dataset(largest.config.data.replace(train_per_class=None)).train
     trained_on = keep_per_class(everything.labels, 6, largest.config.seed)
-    held_out = everything.take(np.setdiff1d(np.arange(len(everything)), trained_on))  # 54 a class: all that is left
+    held_out = everything.take(np.setdiff1d(np.arange(len(everything)), trained_on))  # 54 per class: all that is left
     assert not duplicates_between(load_dataset(largest.config.data).train, held_out)
     for row in result.rows:
         for arm in row.arms.values():
@@ -153,8 +153,8 @@ def test_learning_rate_is_chosen_on_images_nobody_trains_on(result):
     assert set(result.rows[0].arms[SCRATCH].tried) == set(result.rows[0].arms[FINE_TUNED].tried) == {0.3, 1.0}
 
 
-def test_goes_on_where_it_stopped(data, result):
-    """Finished runs are reused to the bit; a missing one is trained anew to the same numbers."""
+def test_resumes_where_it_stopped(data, result):
+    """Finished runs are reused unchanged; a missing one is trained again to the same numbers."""
     import shutil
 
     folder = result.report.parent
@@ -178,14 +178,14 @@ def test_report_is_self_contained_and_escaped(result):
     assert "<b>" not in page
     assert "a &amp; &lt;b&gt;.npz" in page
     assert (result.report.parent / "figures" / "accuracy.png").stat().st_size > 5000
-    assert "\\mathdefault" not in page  # tick labels of a logarithmic axis that nobody asked for
+    assert "\\mathdefault" not in page  # default tick labels of a logarithmic axis
 
 
 # --- verdicts --------------------------------------------------------------------------------------------------------
 
 
 def made_up(*rows: tuple[list[float], list[float]]) -> list[Row]:
-    """A row for each (scratch, fine-tuned) accuracies, with 10, 100, … labels a class."""
+    """Return one row per pair of (scratch, fine-tuned) accuracies, with 10, 100, … labels per class."""
     tables = [
         {
             arm: ArmResult(arm, 1.0, {1.0: 0.5}, tuple(values), (1.0,) * len(values), ("run",) * len(values))
@@ -199,30 +199,30 @@ def made_up(*rows: tuple[list[float], list[float]]) -> list[Row]:
     ]
 
 
-def test_verdict_says_help_harm_and_neither():
+def test_verdict_on_help_harm_and_neither():
     better, worse = [0.70, 0.71, 0.69], [0.60, 0.605, 0.595]
     rows = made_up((worse, better), (better, worse), ([0.9, 0.8, 0.85], [0.85, 0.9, 0.81]))
-    said = verdict("shirts", "digits", rows, 3)
-    assert "helps with 10 labelled images a class (+10.0 points)" in said
-    assert "hurts with 100 labelled images a class (−10.0 points)" in said
-    assert "makes no difference that 3 seeds can tell with 1,000" in said
-    assert [best_arm(row) for row in rows] == [FINE_TUNED, SCRATCH, None]
+    sentence = verdict("shirts", "digits", rows, 3)
+    assert "helps with 10 labelled images per class (+10.0 points)" in sentence
+    assert "hurts with 100 labelled images per class (−10.0 points)" in sentence
+    assert "makes no significant difference over 3 seeds with 1,000" in sentence
+    assert [row.best_arm for row in rows] == [FINE_TUNED, SCRATCH, None]
 
 
 def test_report_of_a_harm(result, tmp_path):
-    """The page and the table take whichever way it falls."""
+    """The page and the table also show a loss."""
     rows = tuple(made_up(([0.7, 0.71, 0.69], [0.6, 0.605, 0.595])))
     harm = replace(
         result, rows=rows, verdict=verdict("a", "b", rows, 3), report=tmp_path / "r.html", results=tmp_path / "r.json"
     )
-    write_report(harm, tmp_path)
+    write_transfer(harm)
     page = harm.report.read_text(encoding="utf-8")
     assert re.search(r'class="best">70\.0', page)
     assert "hurts with 10" in page
     assert render_table(harm).row_count == 1
 
 
-# --- mistakes of the person -----------------------------------------------------------------------------------------
+# --- user errors --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_report_of_a_harm(result, tmp_path):
         ({"preset": "cnn", "settings": []}, ConfigError, "ViTs"),
     ],
 )
-def test_mistakes_are_told_before_any_training(data, tmp_path, changes, error, sentence):
+def test_user_errors_are_raised_before_any_training(data, tmp_path, changes, error, sentence):
     with pytest.raises(error, match=sentence):
         study(data, tmp_path / "study", **changes)
     assert not (tmp_path / "study").exists()

@@ -1,14 +1,14 @@
-"""Which model is better, by how much, and is the difference real? Evaluated runs → a table, figures, one HTML report.
+"""Which model is better, by how much, and is the difference significant? Evaluated runs → a table and an HTML report.
 
-    results.py    the plain data it starts from, summed up over seeds     verdict.py   paired tests and their sentence
-    curves.py, confusion.py, mistakes.py   the figures                     table.py     the rows, for terminal and page
-    published.py  a published figure beside ours                          report.py    writes everything
-
-`results_from_runs` (run folders → `ModelResult`) belongs in `from_runs.py`; nothing here imports `train`.
+from_runs.py   run folders → `ModelResult`              verdict.py    paired tests, and the verdict in a sentence
+results.py     results, summarised over seeds           table.py      the rows of the table, for terminal and page
+figures.py     accuracy, loss, accuracy over time       published.py  published figures beside ours
+report.py      writes the comparison                    mistakes.py   `vitreous mistakes`: one run's hardest images
+hard_images.py the images that models get wrong
 """
 
-from vitreous.comparison.report import write_report
+from vitreous.comparison.report import write_comparison
 from vitreous.comparison.results import Comparison, ModelResult, ModelSummary
 from vitreous.comparison.table import render_table
 
-__all__ = ["Comparison", "ModelResult", "ModelSummary", "render_table", "write_report"]
+__all__ = ["Comparison", "ModelResult", "ModelSummary", "render_table", "write_comparison"]

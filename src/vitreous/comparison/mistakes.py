@@ -1,140 +1,237 @@
-"""The images a model gets most confidently wrong, and what the others say of them."""
+"""`vitreous mistakes`: the images of a split with the highest loss, where wrong labels are found and fixed.
+
+Loss is the negative log likelihood of the label. It is highest where the model is confident of another class: a wrong
+label, an unusual image, or a limit of the model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
-from vitreous.comparison.confusion import LONGEST_NAME
-from vitreous.comparison.curves import short_name
-from vitreous.comparison.results import ModelSummary
-from vitreous.reports.colors import ModelStyle, light
-from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
-from vitreous.reports.pages import image_data_uri
+from vitreous.comparison.hard_images import HardImage, draw_hard_images, hard_image
+from vitreous.data.datasets import Dataset, Split, duplicates_between, load_dataset
+from vitreous.errors import ConfigError, DataError
+from vitreous.evaluation import metrics
+from vitreous.evaluation.prediction import evaluate_model
+from vitreous.hardware import prepare
+from vitreous.reports.colors import model_styles
+from vitreous.reports.confusion import MOST_DRAWN, commonest_confusions, draw_confusion
+from vitreous.reports.formats import percent, percent_decimals
+from vitreous.reports.pages import write_report
+from vitreous.runs import Run, require_same_data
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-MOST_SHOWN = 8
-_FIGURE_COLUMNS = 4
-READING = (
-    "Each model's most confident mistakes, with the others' answers below; ✓ marks who is right."
-    " Where all agree on the same “wrong” answer, look at the label: it may be the label that is wrong."
-    " These are the extremes, not typical mistakes."
-)
-
-
-@dataclass(frozen=True)
-class Opinion:
-    """One model's answer to one image."""
-
-    model: str
-    answer: str
-    confidence: float
-    right: bool
-
-    @property
-    def percent(self) -> str:
-        """Never "100 %" for what is less than certain."""
-        if self.confidence > 0.99:
-            return f"{min(100 * self.confidence, 99.9):.1f} %"
-        return f"{100 * self.confidence:.0f} %"
+MOST_SHOWN = 24
+_MOST_CONFUSIONS = 10
+_FIGURE_COLUMNS = 6
+_TEMPLATE = Path(__file__).with_name("mistakes.html.jinja")
 
 
 @dataclass(frozen=True)
-class Mistake:
-    """One image that `own.model` gets wrong."""
-
-    index: int
-    truth: str
-    own: Opinion
-    others: tuple[Opinion, ...]
-    pixels: NDArray[np.uint8]  # (C, H, W)
+class ClassAccuracy:
+    name: str
+    count: int
+    correct: int
+    taken_for: tuple[str, int] | None  # the commonest wrong prediction, and how often
 
     @property
-    def data_uri(self) -> str:
-        return image_data_uri(self.pixels)
+    def interval(self) -> metrics.Interval | None:
+        """Wilson's; None for a class without images in the split."""
+        return metrics.wilson_interval(self.correct, self.count) if self.count else None
+
+    def as_dict(self) -> dict[str, Any]:
+        interval = self.interval
+        return {
+            "class": self.name,
+            "count": self.count,
+            "correct": self.correct,
+            "accuracy": interval.value if interval else None,
+            "accuracy_interval": [interval.low, interval.high] if interval else None,
+            "most_often_taken_for": self.taken_for[0] if self.taken_for else None,
+        }
+
+
+@dataclass(frozen=True)
+class Mistakes:
+    """One run's predictions on one split."""
+
+    run: str
+    model_name: str
+    kind: str
+    data_name: str
+    split: str
+    class_names: tuple[str, ...]
+    worst: tuple[HardImage, ...]  # the highest loss first
+    classes: tuple[ClassAccuracy, ...]
+    confusions: tuple[tuple[str, str, int], ...]  # label, prediction, count; the commonest first
+    duplicates: int  # images of the split that are in the training set too
+    notes: tuple[str, ...]
+    losses: NDArray[np.float64] = field(repr=False)  # of every image of the split, in its order
+    probabilities: NDArray[np.float64] = field(repr=False)
+    labels: NDArray[np.int64] = field(repr=False)
+    paths: tuple[str, ...] = field(repr=False)
 
     @property
-    def is_small(self) -> bool:
-        """Shown larger than it is: with its pixels, not blurred."""
-        return max(self.pixels.shape[1:]) < 64
+    def count(self) -> int:
+        return len(self.labels)
 
     @property
-    def alt(self) -> str:
-        answers = [
-            f"{opinion.model} answers {opinion.answer} ({opinion.percent})" for opinion in (self.own, *self.others)
-        ]
-        return f"Test image {self.index}, truly {self.truth}: {'; '.join(answers)}."
+    def correct(self) -> int:
+        return sum(one.correct for one in self.classes)
+
+    @property
+    def accuracy(self) -> metrics.Interval:
+        return metrics.wilson_interval(self.correct, self.count)
+
+    @property
+    def verdict(self) -> str:
+        share = percent(self.accuracy.value, percent_decimals(self.count))
+        start = f"{self.model_name} predicts {share} of {self.count:,} {self.split} images correctly"
+        if self.correct == self.count:
+            return f"{start}: no mistakes."
+        label, prediction, times = self.confusions[0]
+        often = f", most often {label} for {prediction} ({times}×)" if times > 1 else ""
+        return f"{start} and takes {self.count - self.correct:,} for another class{often}."
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the content of `gallery.json`."""
+        return {
+            **{key: getattr(self, key) for key in ("run", "split", "count", "correct")},
+            "data": self.data_name,
+            "accuracy": self.accuracy.value,
+            "accuracy_interval": [self.accuracy.low, self.accuracy.high],
+            "classes": [one.as_dict() for one in self.classes],
+            "confusions": [{"label": a, "prediction": b, "times": times} for a, b, times in self.confusions],
+            "also_in_training": self.duplicates,
+            "worst": [
+                {
+                    **{key: getattr(image, key) for key in ("index", "path", "label", "loss")},
+                    "prediction": image.own.label,
+                    "confidence": image.own.confidence,
+                    "correct": image.own.correct,
+                    "same_picture_in_training": image.duplicate,
+                }
+                for image in self.worst
+            ],
+            "notes": list(self.notes),
+        }
 
 
-def worst_mistakes(
-    models: Sequence[ModelSummary], images: NDArray[np.uint8], class_names: Sequence[str]
-) -> dict[str, list[Mistake]]:
-    """For each model its most confident mistakes; several seeds answer by their mean probabilities."""
-    tables = {model.name: model.mean_probabilities() for model in models}
-    labels = models[0].labels
-
-    def mistakes_of(name: str) -> list[Mistake]:
-        worst = _worst(tables[name], labels)
-        return [_mistake(int(index), name, tables, labels, images, class_names) for index in worst]
-
-    return {model.name: mistakes_of(model.name) for model in models}
-
-
-def _worst(table: NDArray[np.float64], labels: NDArray[Any]) -> NDArray[np.int64]:
-    wrong = np.flatnonzero(table.argmax(axis=1) != labels)
-    return wrong[np.argsort(-table[wrong].max(axis=1), kind="stable")][:MOST_SHOWN]
-
-
-def _mistake(
-    index: int,
-    name: str,
-    tables: Mapping[str, NDArray[np.float64]],
-    labels: NDArray[Any],
-    images: NDArray[np.uint8],
-    class_names: Sequence[str],
-) -> Mistake:
-    def opinion(model: str) -> Opinion:
-        row = tables[model][index]
-        answer = int(row.argmax())
-        return Opinion(model, class_names[answer], float(row[answer]), answer == labels[index])
-
-    others = tuple(opinion(model) for model in tables if model != name)
-    return Mistake(index, class_names[labels[index]], opinion(name), others, images[index])
-
-
-def draw_mistakes(mistakes: Sequence[Mistake], style: ModelStyle, name: str, folder: Path) -> DrawnFigure:
-    """The same tiles as a picture, for slides; the page sets them as text and small images."""
-    rows = -(-len(mistakes) // _FIGURE_COLUMNS)
-    lines = 2 + len(mistakes[0].others)
-    with figure_style(name, 144 * _FIGURE_COLUMNS, rows * (136 + 15 * lines)) as figure:
-        for position, mistake in enumerate(mistakes):
-            axes = figure.add_subplot(rows, _FIGURE_COLUMNS, position + 1)
-            _draw_tile(axes, mistake, style)
-        return finish_figure(figure, name, folder)
-
-
-def _draw_tile(axes: Axes, mistake: Mistake, style: ModelStyle) -> None:
-    pixels = mistake.pixels
-    if len(pixels) in (3, 4):
-        axes.imshow(pixels[:3].transpose(1, 2, 0))
-    else:
-        axes.imshow(pixels.mean(axis=0), cmap="gray", vmin=0, vmax=255)
-    axes.set_axis_off()
-    own = mistake.own
-    texts = [(f"truly {short_name(mistake.truth, LONGEST_NAME)}", light("ink")), (_line(own), style.color)]
-    texts += [(_line(other), light("ink-soft")) for other in mistake.others]
-    for line, (text, color) in enumerate(texts):
-        below = (0, -12 - 11 * line)
-        axes.annotate(text, (0.5, 0), below, "axes fraction", "offset points", ha="center", color=color, fontsize=8)
+def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mistakes:
+    """Evaluate a run on a split of its data and collect the `most` images with the highest loss."""
+    if most < 1:
+        raise ConfigError(f"--most {most}: at least 1 image")
+    if not run.config.data.name:
+        raise DataError(f"{str(run.path)!r} was converted and has no data of its own; train a run on yours first")
+    prepare()
+    dataset = load_dataset(run.config.data)
+    require_same_data(run, dataset)
+    if dataset.class_names != run.class_names:
+        raise DataError(f"the classes of {dataset.name} are not those {str(run.path)!r} was trained on; train it again")
+    chosen = _chosen_split(dataset, split)
+    evaluation = evaluate_model(run.load_model(), chosen, run.preprocessing, run.config.train.eval_batch_size)
+    probabilities = special.softmax(evaluation.logits.astype(np.float64), axis=1)
+    labels = evaluation.labels.astype(np.int64)
+    losses = metrics.image_nll(probabilities, labels)
+    duplicates = {} if split == "train" else _duplicates(dataset, chosen)
+    worst = tuple(
+        hard_image(
+            index, {run.config.name: probabilities}, int(labels[index]), chosen.images[index].numpy(),
+            dataset.class_names, path=chosen.paths[index] if chosen.paths else None, duplicate=duplicates.get(index),
+        )
+        for index in map(int, np.argsort(-losses, kind="stable")[:most])
+    )  # fmt: skip
+    counts = metrics.confusion_matrix(probabilities, labels)
+    notes = dataset.notes
+    if split == "train":
+        notes += ("these are the images it was trained on: their accuracy says nothing about new ones",)
+    commonest = commonest_confusions(counts.astype(np.float64), dataset.class_names, _MOST_CONFUSIONS)
+    return Mistakes(
+        run=str(run.path),
+        model_name=run.config.name,
+        kind=run.config.model.kind,
+        data_name=dataset.name,
+        split=split,
+        class_names=dataset.class_names,
+        worst=worst,
+        classes=tuple(_class_accuracies(counts, dataset.class_names)),
+        confusions=tuple((label, prediction, round(times)) for label, prediction, times in commonest),
+        duplicates=len(duplicates),
+        notes=notes,
+        losses=losses,
+        probabilities=probabilities,
+        labels=labels,
+        paths=chosen.paths,
+    )
 
 
-def _line(opinion: Opinion) -> str:
-    model, answer = short_name(opinion.model, LONGEST_NAME), short_name(opinion.answer, LONGEST_NAME)
-    return f"{model}: {answer}, {opinion.percent}{' (right)' if opinion.right else ''}"
+def _chosen_split(dataset: Dataset, name: str) -> Split:
+    splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
+    if name not in splits:
+        raise DataError(f"there is no split {name!r}; choose from train, val, test")
+    if not len(splits[name]):
+        raise DataError(f"the {name} split of {dataset.name} is empty; choose another with --split")
+    return splits[name]
+
+
+def _duplicates(dataset: Dataset, chosen: Split) -> dict[int, str]:
+    """Return index in the split → path (or number) and label of the same image in the training set."""
+    train, found = dataset.train, {}
+    for known, index in duplicates_between(train, chosen):
+        where = train.paths[known] if train.paths else f"image {known}"
+        found[index] = f"{where} ({dataset.class_names[int(train.labels[known])]})"
+    return found
+
+
+def _class_accuracies(counts: NDArray[np.int64], class_names: Sequence[str]) -> list[ClassAccuracy]:
+    result = []
+    for label, name in enumerate(class_names):
+        wrong = counts[label].copy()
+        wrong[label] = 0
+        commonest = int(wrong.argmax())
+        taken_for = (class_names[commonest], int(wrong[commonest])) if wrong.any() else None
+        result.append(ClassAccuracy(name, int(counts[label].sum()), int(counts[label, label]), taken_for))
+    return result
+
+
+def write_mistakes(found: Mistakes, folder: Path) -> Path:
+    """Write `gallery.html`, `gallery.json`, `by-loss.csv` and the figures into `folder`; return the page."""
+    style = model_styles({found.model_name: found.kind})[found.model_name]
+    counts = metrics.confusion_matrix(found.probabilities, found.labels).astype(np.float64)
+    confusion = draw_confusion(counts, found.class_names, name="confusion", title=found.model_name, color=style.color)
+    worst = draw_hard_images(found.worst, style, "worst", _FIGURE_COLUMNS, with_files=True)
+    return write_report(
+        folder / "gallery.html",
+        _TEMPLATE,
+        title=f"What {found.model_name} finds hardest in {Path(found.data_name).name or found.data_name}",
+        description=found.verdict,
+        figures=[worst, confusion],
+        beside={"gallery.json": found.as_dict(), "by-loss.csv": _by_loss(found)},
+        found=found,
+        styles={found.model_name: style},
+        confusion=confusion,
+        most_drawn=MOST_DRAWN,
+        hardest_first=sorted(found.classes, key=lambda one: one.interval.value if one.interval else 2.0),
+    )
+
+
+def _by_loss(found: Mistakes) -> str:
+    """Return every image of the split as CSV, the highest loss first."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["loss", "index", "path", "label", "prediction", "confidence"])
+    for index in np.argsort(-found.losses, kind="stable"):
+        row = found.probabilities[index]
+        writer.writerow([
+            f"{found.losses[index]:.6g}", int(index), found.paths[index] if found.paths else "",
+            found.class_names[int(found.labels[index])], found.class_names[int(row.argmax())], f"{row.max():.6g}",
+        ])  # fmt: skip
+    return text.getvalue()

@@ -2,37 +2,33 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
+import torch
 from numpy.typing import NDArray
 
-from vitreous.comparison.confusion import draw_confusions
-from vitreous.comparison.confusion import reading as confusion_reading
-from vitreous.comparison.curves import ReportFigure, draw_accuracy, draw_accuracy_over_time, draw_loss
-from vitreous.comparison.mistakes import READING as MISTAKES_READING
-from vitreous.comparison.mistakes import Mistake, draw_mistakes, worst_mistakes
-from vitreous.comparison.published import rerun_rows
-from vitreous.comparison.results import Comparison, ModelResult, check_results, summarise
+from vitreous import hardware
+from vitreous.comparison import hard_images
+from vitreous.comparison.figures import Styles, draw_accuracy, draw_accuracy_over_time, draw_loss
+from vitreous.comparison.published import reruns
+from vitreous.comparison.results import Comparison, ModelResult, ModelSummary, check_results, summarise
 from vitreous.comparison.table import measures
 from vitreous.comparison.verdict import TIMING_FACTOR, best_of_each, compare_pairs, headline
-from vitreous.errors import RunError
-from vitreous.evaluation.metrics import p_in_words
-from vitreous.reports.colors import ModelStyle, model_styles
-from vitreous.reports.pages import html_page, page_environment
+from vitreous.reports.colors import model_styles
+from vitreous.reports.confusion import MOST_DRAWN, draw_confusion, mistakes_only
+from vitreous.reports.figures import DrawnFigure
+from vitreous.reports.pages import write_report
+from vitreous.runs import versions
 
-_HERE = Path(__file__).parent
+_TEMPLATE = Path(__file__).with_name("comparison.html.jinja")
+_MISTAKES_COLUMNS = 4
 
 
-def write_report(
+def write_comparison(
     results: Sequence[ModelResult],
     test_images: NDArray[np.uint8],
     class_names: Sequence[str],
@@ -43,15 +39,23 @@ def write_report(
     notes: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> Comparison:
-    """Compare, draw, and write `report.html`, `results.json` and the figures into `out`.
-
-    `settings["hardware"]`, if given, is stored as the hardware; everything else in `settings` is shown as it is.
-    """
+    """Compare, draw, and write `report.html`, `results.json` and the figures into `out`."""
     check_results(results, test_images, class_names)
-    shown = dict(settings or {})
-    hardware = shown.pop("hardware", None) or _hardware()
     models = summarise(results)
     pairs = compare_pairs(models)
+    styles = model_styles({model.name: model.kind for model in models})
+    files = _file_names([model.name for model in models])
+    accuracy = draw_accuracy(models, styles)
+    loss = draw_loss(models, styles)
+    over_time = draw_accuracy_over_time(models, styles)
+    confusions = _draw_confusions(models, styles, class_names, files)
+    mistakes = hard_images.confident_mistakes(models, test_images, class_names)
+    tiles = [
+        hard_images.draw_hard_images(images, styles[name], f"mistakes-{files[name]}", _MISTAKES_COLUMNS)
+        for name, images in mistakes.items()
+        if images
+    ]
+    figures = [figure for figure in (accuracy, loss, over_time, *confusions, *tiles) if figure]
     comparison = Comparison(
         title=title,
         data_name=data_name,
@@ -61,68 +65,59 @@ def write_report(
         best=best_of_each(models, pairs),
         verdict=headline(models, pairs),
         notes=tuple(notes),
-        settings=shown,
-        hardware=hardware,
+        settings=dict(settings or {}),
+        hardware={
+            "cpu": hardware.model_name(),
+            "cores": hardware.available_cores(),
+            "threads": torch.get_num_threads(),
+            **versions(),
+        },
         report=out / "report.html",
         results=out / "results.json",
+        figures=tuple(out / "figures" / f"{figure.name}.svg" for figure in figures),
     )
-    try:
-        return _write(comparison, test_images, out)
-    except OSError as error:
-        raise RunError(f"cannot write the report into {str(out)!r}: {error.strerror or error}") from error
-
-
-def _write(comparison: Comparison, images: NDArray[np.uint8], out: Path) -> Comparison:
-    folder = out / "figures"
-    folder.mkdir(parents=True, exist_ok=True)
-    models, class_names = comparison.models, comparison.class_names
-    styles = model_styles({model.name: model.kind for model in models})
-    files = _file_names([model.name for model in models])
-    accuracy = draw_accuracy(models, styles, folder)
-    loss = draw_loss(models, styles, folder)
-    over_time = draw_accuracy_over_time(models, styles, folder)
-    confusions = draw_confusions(models, styles, class_names, folder, [f"confusion-{files[m.name]}" for m in models])
-    mistakes = worst_mistakes(models, images, class_names)
-    wrong = {name: shown for name, shown in mistakes.items() if shown}
-    galleries = [draw_mistakes(shown, styles[name], f"mistakes-{files[name]}", folder) for name, shown in wrong.items()]
-    drawn = [figure.drawn for figure in (accuracy, loss, over_time, *confusions) if figure] + galleries
-    comparison = replace(comparison, figures=tuple(folder / f"{figure.name}.svg" for figure in drawn))
-    page = _page(comparison, styles, accuracy, [f for f in (loss, over_time) if f], confusions, mistakes)
-    comparison.results.write_text(_json(comparison.as_dict()), encoding="utf-8")
-    comparison.report.write_text(page, encoding="utf-8")
-    return comparison
-
-
-def _page(
-    comparison: Comparison,
-    styles: Mapping[str, ModelStyle],
-    accuracy: ReportFigure,
-    training: list[ReportFigure],
-    confusions: list[ReportFigure],
-    mistakes: Mapping[str, list[Mistake]],
-) -> str:
-    environment = page_environment(_HERE)
-    environment.filters["p_in_words"] = p_in_words
-    body = environment.get_template("report.html.jinja").render(
+    write_report(
+        comparison.report,
+        _TEMPLATE,
+        title=title,
+        description=comparison.verdict,
+        figures=figures,
+        beside={comparison.results.name: comparison.as_dict()},
         comparison=comparison,
         styles=styles,
         measures=measures(comparison),
+        several_seeds=any(len(model.runs) > 1 for model in models),
         timing_factor=TIMING_FACTOR,
         accuracy=accuracy,
-        training=training,
-        confusions=list(zip(comparison.models, confusions, strict=True)),
-        confusion_reading=confusion_reading(len(comparison.class_names)),
+        loss=loss,
+        over_time=over_time,
+        has_validation=any(line.get("event") == "val" for run in results for line in run.history),
+        confusions=confusions,
+        most_drawn=MOST_DRAWN,
         mistakes=mistakes,
-        mistakes_reading=MISTAKES_READING,
-        longest_duel=max(max(pair.only_first, pair.only_second, 1.0) for pair in comparison.pairs),
-        reruns=rerun_rows(comparison.models),
+        longest_bar=max(max(pair.only_first, pair.only_second, 1.0) for pair in pairs),
+        reruns=reruns(models),
     )
-    css = (_HERE / "report.css").read_text(encoding="utf-8")
-    return html_page(comparison.title, Markup(body), description=comparison.verdict, extra_css=css)
+    return comparison
+
+
+def _draw_confusions(
+    models: Sequence[ModelSummary], styles: Styles, class_names: Sequence[str], files: Mapping[str, str]
+) -> list[DrawnFigure]:
+    """Draw one figure per model, all on one scale."""
+    matrices = {model.name: model.mean_confusion() for model in models}
+    scale_end = max(float(mistakes_only(matrix).max()) for matrix in matrices.values())
+    return [
+        draw_confusion(
+            matrices[model.name], class_names, name=f"confusion-{files[model.name]}", title=model.name,
+            color=styles[model.name].color, scale_end=scale_end, seeds=len(model.runs),
+        )
+        for model in models
+    ]  # fmt: skip
 
 
 def _file_names(names: Sequence[str]) -> dict[str, str]:
-    """A model may be called anything; its files get letters, digits and dashes, and stay apart."""
+    """Return a distinct file name per model, of letters, digits and dashes: a model may be called anything."""
     chosen: dict[str, str] = {}
     for name in names:
         plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "model"
@@ -130,34 +125,3 @@ def _file_names(names: Sequence[str]) -> dict[str, str]:
             plain += "-2"
         chosen[name] = plain
     return chosen
-
-
-def _json(content: dict[str, Any]) -> str:
-    def plain(value: Any) -> Any:
-        if isinstance(value, np.generic | np.ndarray):
-            return value.tolist()
-        return str(value)
-
-    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False, default=plain) + "\n"
-
-
-def _hardware() -> dict[str, Any]:
-    import torch
-
-    return {
-        "cpu": _cpu_name(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

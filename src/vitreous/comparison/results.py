@@ -1,14 +1,11 @@
-"""What a comparison starts from: evaluated runs as plain data, and what it says of each model.
-
-The glue that makes `ModelResult`s from run folders lives elsewhere: nothing here opens a run or a model.
-"""
+"""Evaluated runs as plain data, and their summary per model. Nothing here opens a run or a model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +13,11 @@ from numpy.typing import NDArray
 from vitreous.errors import DataError
 from vitreous.evaluation import metrics
 from vitreous.reports.colors import MOST_MODELS
+from vitreous.reports.formats import join
 
-FEWEST_CLASSES = 2
+if TYPE_CHECKING:
+    from vitreous.comparison.verdict import Pair
+
 _SUM_TOLERANCE = 1e-3
 
 
@@ -36,25 +36,36 @@ class ModelResult:
     probabilities: NDArray[np.float32]  # (n_test, classes)
     labels: NDArray[np.integer[Any]]  # (n_test,)
     run: str  # folder
-    #: how → {"accuracy", "nll", "correct", "count"}, where one model was evaluated in more than one way
+    #: where a model was evaluated in more than one way: how → {"accuracy", "nll", "correct", "count"}
     extra_evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
     published: dict[str, Any] | None = None  # {"accuracy", "nll", "source"}
 
 
 def check_results(results: Sequence[ModelResult], images: NDArray[np.uint8], class_names: Sequence[str]) -> None:
-    """One sentence for whatever cannot be compared; the report may then rely on it."""
+    """Raise a DataError if these results cannot be compared; the report relies on it."""
     _check_names(results)
-    classes, labels = len(class_names), results[0].labels
-    if classes < FEWEST_CLASSES:
-        raise DataError(f"a comparison needs at least two classes, not {classes}")
+    labels, num_classes = results[0].labels, len(class_names)
+    if num_classes < 2:
+        raise DataError(f"a comparison needs at least two classes, not {num_classes}")
     if images.ndim != 4 or len(images) != len(labels) or images.dtype != np.uint8:
         raise DataError(f"expected {len(labels)} test images (n, C, H, W) of bytes, not {images.shape} {images.dtype}")
     for result in results:
-        _check_one(result, labels, classes)
+        who = f"{result.name!r} (seed {result.seed})"
+        if not np.array_equal(result.labels, labels):
+            raise DataError(f"{who} was evaluated on other test images than the first model")
+        table = result.probabilities.astype(np.float64)
+        if table.shape != (len(labels), num_classes):
+            raise DataError(
+                f"{who} has probabilities {table.shape}, expected {(len(labels), num_classes)}: one row per test image,"
+                " one column per class"
+            )
+        if not np.isfinite(table).all() or table.min() < 0 or np.abs(table.sum(axis=1) - 1).max() > _SUM_TOLERANCE:
+            raise DataError(f"{who}: its rows are not probabilities (0 to 1, sum 1)")
 
 
 def _check_names(results: Sequence[ModelResult]) -> None:
     seen: dict[tuple[str, int], str] = {}
+    architectures: dict[str, tuple[str, int, int]] = {}
     for result in results:
         key = (result.name, result.seed)
         if key in seen:
@@ -63,26 +74,13 @@ def _check_names(results: Sequence[ModelResult]) -> None:
                 " give them different names"
             )
         seen[key] = result.run
-    names = list(dict.fromkeys(result.name for result in results))
-    for name in names:
-        of_name = {(result.kind, result.parameters, result.flops) for result in results if result.name == name}
-        if len(of_name) > 1:
-            raise DataError(f"the runs called {name!r} are not seeds of one model: {sorted(of_name)}")
-    if not 2 <= len(names) <= MOST_MODELS:
-        raise DataError(f"a comparison takes 2 to {MOST_MODELS} models, not {len(names)}: {', '.join(names) or 'none'}")
-
-
-def _check_one(result: ModelResult, labels: NDArray[Any], classes: int) -> None:
-    if not np.array_equal(result.labels, labels):
-        raise DataError(f"{result.name!r} (seed {result.seed}) was evaluated on other test images than the first model")
-    if result.probabilities.shape != (len(labels), classes):
-        raise DataError(
-            f"{result.name!r} (seed {result.seed}) has probabilities {result.probabilities.shape}, expected"
-            f" {(len(labels), classes)}: one row a test image, one column a class"
-        )
-    table = result.probabilities.astype(np.float64)
-    if not np.isfinite(table).all() or table.min() < 0 or np.abs(table.sum(axis=1) - 1).max() > _SUM_TOLERANCE:
-        raise DataError(f"{result.name!r} (seed {result.seed}): its rows are not probabilities (0 to 1, sum 1)")
+        architecture = (result.kind, result.parameters, result.flops)
+        first = architectures.setdefault(result.name, architecture)
+        if architecture != first:
+            raise DataError(f"the runs called {result.name!r} are not seeds of one model: {first} and {architecture}")
+    if not 2 <= len(architectures) <= MOST_MODELS:
+        named = join(architectures) or "none"
+        raise DataError(f"a comparison takes 2 to {MOST_MODELS} models, not {len(architectures)}: {named}")
 
 
 @dataclass(frozen=True)
@@ -102,10 +100,6 @@ class ModelSummary:
     runs: tuple[ModelResult, ...] = field(repr=False)
 
     @property
-    def interval_kind(self) -> str:
-        return "Wilson" if len(self.runs) == 1 else f"t over {len(self.runs)} seeds"
-
-    @property
     def labels(self) -> NDArray[Any]:
         return self.runs[0].labels
 
@@ -117,75 +111,68 @@ class ModelSummary:
         return np.mean([run.probabilities.astype(np.float64) for run in self.runs], axis=0)
 
     def share_correct(self) -> NDArray[np.float64]:
-        """For each image, the share of seeds that get it right (0 or 1 for one seed)."""
+        """Return the share of seeds that predict each image correctly (0 or 1 for one seed)."""
         return np.mean([metrics.correct(run.probabilities, run.labels) for run in self.runs], axis=0)
 
     def image_nll(self) -> NDArray[np.float64]:
-        """For each image, its negative log likelihood, mean over seeds."""
+        """Return the negative log likelihood of each image, mean over seeds."""
         return np.mean([metrics.image_nll(run.probabilities, run.labels) for run in self.runs], axis=0)
-
-    def over_seeds(self, key: str) -> list[float]:
-        return [float(seed[key]) for seed in self.seeds]
 
     def mean_confusion(self) -> NDArray[np.float64]:
         return np.mean([metrics.confusion_matrix(run.probabilities, run.labels) for run in self.runs], axis=0)
 
+    def over_seeds(self, key: str) -> list[float]:
+        return [float(seed[key]) for seed in self.seeds]
+
     def as_dict(self) -> dict[str, Any]:
+        same = ("name", "kind", "nll", "calibration_error", "parameters", "flops", "train_seconds", "images_per_second")
         return {
-            "name": self.name,
-            "kind": self.kind,
+            **{key: getattr(self, key) for key in same},
             "accuracy": self.accuracy.value,
             "accuracy_interval": [self.accuracy.low, self.accuracy.high],
-            "accuracy_interval_kind": self.interval_kind,
-            "nll": self.nll,
-            "calibration_error": self.calibration_error,
-            "parameters": self.parameters,
-            "flops": self.flops,
-            "train_seconds": self.train_seconds,
-            "images_per_second": self.images_per_second,
+            "accuracy_interval_kind": "Wilson" if len(self.runs) == 1 else f"t over {len(self.runs)} seeds",
             "seeds": list(self.seeds),
             "published": self.published,
         }
 
 
 def summarise(results: Sequence[ModelResult]) -> tuple[ModelSummary, ...]:
-    """One summary a model, in the order in which the models were named."""
+    """Return one summary per model, in the order in which the models were named."""
     names = dict.fromkeys(result.name for result in results)
     return tuple(_summarise_one([result for result in results if result.name == name]) for name in names)
 
 
 def _summarise_one(runs: Sequence[ModelResult]) -> ModelSummary:
     seeds = tuple(_seed_record(run) for run in runs)
-
-    def mean(key: str) -> float:
-        return float(np.mean([seed[key] for seed in seeds]))
-
     if len(runs) == 1:
         interval = metrics.wilson_interval(seeds[0]["correct"], len(runs[0].labels))
     else:
-        over_seeds = metrics.seed_interval([seed["accuracy"] for seed in seeds])
-        interval = metrics.Interval(over_seeds.value, max(0.0, over_seeds.low), min(1.0, over_seeds.high))
+        interval = accuracy_interval([seed["accuracy"] for seed in seeds])
+    measured = ("train_seconds", "images_per_second", "nll", "calibration_error")
     return ModelSummary(
         name=runs[0].name,
         kind=runs[0].kind,
         parameters=runs[0].parameters,
         flops=runs[0].flops,
-        train_seconds=mean("train_seconds"),
-        images_per_second=mean("images_per_second"),
         accuracy=interval,
-        nll=mean("nll"),
-        calibration_error=mean("calibration_error"),
         seeds=seeds,
         runs=tuple(runs),
+        **{key: float(np.mean([seed[key] for seed in seeds])) for key in measured},
     )
 
 
+def accuracy_interval(accuracies: Sequence[float]) -> metrics.Interval:
+    """Return the mean over seeds with its 95 % t-interval, clipped to 0 and 1."""
+    interval = metrics.seed_interval(accuracies)
+    return metrics.Interval(interval.value, max(0.0, interval.low), min(1.0, interval.high))
+
+
 def _seed_record(run: ModelResult) -> dict[str, Any]:
-    hits = metrics.correct(run.probabilities, run.labels)
+    correct = metrics.correct(run.probabilities, run.labels)
     return {
         "seed": run.seed,
-        "accuracy": float(hits.mean()),
-        "correct": int(hits.sum()),
+        "accuracy": float(correct.mean()),
+        "correct": int(correct.sum()),
         "nll": float(metrics.image_nll(run.probabilities, run.labels).mean()),
         "calibration_error": metrics.calibration_error(run.probabilities, run.labels),
         "train_seconds": float(run.train_seconds),
@@ -197,14 +184,14 @@ def _seed_record(run: ModelResult) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found, and where it was written."""
+    """The findings, and the files they were written to."""
 
     title: str
     data_name: str
     class_names: tuple[str, ...]
     models: tuple[ModelSummary, ...]
-    pairs: tuple[Any, ...]  # verdict.Pair, each two models once
-    best: Mapping[str, str | None]  # measure → the model that is really better than every other
+    pairs: tuple[Pair, ...]  # every two models once
+    best: Mapping[str, str | None]  # measure → the model that is significantly better than every other
     verdict: str
     notes: tuple[str, ...]
     settings: Mapping[str, Any]
@@ -218,7 +205,7 @@ class Comparison:
         return len(self.models[0].labels)
 
     def as_dict(self) -> dict[str, Any]:
-        """What `results.json` holds."""
+        """Return the content of `results.json`."""
         return {
             "title": self.title,
             "verdict": self.verdict,

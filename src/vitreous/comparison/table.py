@@ -1,12 +1,13 @@
-"""The table, once: its rows serve the terminal and the report."""
+"""The rows of the comparison's table, for the terminal and the report."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vitreous.comparison.results import Comparison, ModelSummary
-from vitreous.evaluation.metrics import percent, percent_decimals
+from vitreous.reports.formats import magnitude, percent, percent_decimals, rate, seconds
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,94 +27,55 @@ _SHORT_LABELS = {
 
 @dataclass(frozen=True)
 class Measure:
-    """A row: what is measured, in which words, a cell a model, and who is really best (if anyone)."""
+    """A row: what is measured, one cell per model, and the significantly best model (if there is one)."""
 
     label: str
     explanation: str
     cells: dict[str, str]
-    best: str | None = None
-
-    @property
-    def short(self) -> str:
-        """For a narrow column."""
-        return _SHORT_LABELS.get(self.label, self.label)
-
-
-def three_digits(value: float) -> str:
-    """1199882 → "1.20 M", 12345 → "12.3 k", 83.24 → "83.2"."""
-    for factor, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(value) >= 0.9995 * factor:
-            return _digits(value / factor) + unit
-    return _digits(value)
-
-
-def _digits(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 99.95 else f"{value:.1f}" if abs(value) >= 9.995 else f"{value:.2f}"
-
-
-def seconds(value: float) -> str:
-    return f"{value:,.0f} s" if value >= 99.95 else f"{_digits(value)} s"
-
-
-def rate(value: float) -> str:
-    """12,345 → "12,300": three digits, written out."""
-    return f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else _digits(value)
-
-
-def interval_in_words(model: ModelSummary, decimals: int) -> str:
-    return f"{100 * model.accuracy.low:.{decimals}f}–{percent(model.accuracy.high, decimals)}"
+    best: str | None
 
 
 def measures(comparison: Comparison) -> list[Measure]:
-    """The rows of the table, top to bottom."""
-    models, best, count = comparison.models, comparison.best, comparison.test_count
+    """Return the rows of the table, top to bottom."""
+    models, count = comparison.models, comparison.test_count
     decimals = percent_decimals(count)
     several = any(len(model.runs) > 1 for model in models)
     over_seeds = ", mean over seeds" if several else ""
-    accuracy = {m.name: percent(m.accuracy.value, decimals) for m in models}
+
+    def measure(label: str, explanation: str, cell: Callable[[ModelSummary], str], key: str = "") -> Measure:
+        return Measure(label, explanation, {m.name: cell(m) for m in models}, comparison.best.get(key))
+
+    def interval(m: ModelSummary) -> str:
+        return f"{100 * m.accuracy.low:.{decimals}f}–{percent(m.accuracy.high, decimals)}"
+
+    def published(m: ModelSummary) -> str:
+        return percent(m.published["accuracy"], 2) if m.published else ""
+
+    def nll(m: ModelSummary) -> str:
+        return f"{m.nll:.3g}" if m.nll < 0.01 else f"{m.nll:.4f}"
+
     rows = [
-        Measure("Test accuracy", f"of {count:,} images{over_seeds}", accuracy, best["accuracy"]),
-        Measure(
-            "95 % interval",
-            "over seeds (t); one seed: Wilson" if several else "Wilson",
-            {m.name: interval_in_words(m, decimals) for m in models},
-        ),
-    ]
-    if any(model.published for model in models):
-        published = {m.name: percent(m.published["accuracy"], 2) if m.published else "" for m in models}
-        rows.append(Measure("Published accuracy", "what the source reports", published))
-    rows += [
-        Measure(
-            "Negative log likelihood", "cost of its probabilities, lower is better",
-            {m.name: f"{m.nll:.3g}" if m.nll < 0.01 else f"{m.nll:.4f}" for m in models}, best["nll"],
-        ),
-        Measure(
-            "Calibration error", "gap between confidence and accuracy",
-            {m.name: percent(m.calibration_error, 2) for m in models}, best["calibration_error"],
-        ),
-        Measure(
-            "Parameters", "learned numbers",
-            {m.name: three_digits(m.parameters) for m in models}, best["parameters"],
-        ),
-        Measure("FLOPs", "an image, forward", {m.name: three_digits(m.flops) for m in models}, best["flops"]),
-        Measure(
-            "Training time", "on this machine" + over_seeds,
-            {m.name: seconds(m.train_seconds) for m in models}, best["train_seconds"],
-        ),
-        Measure(
-            "Images per second", "while training",
-            {m.name: rate(m.images_per_second) for m in models}, best["images_per_second"],
-        ),
+        measure("Test accuracy", f"of {count:,} images{over_seeds}",
+                lambda m: percent(m.accuracy.value, decimals), "accuracy"),
+        measure("95 % interval", "over seeds (t); one seed: Wilson" if several else "Wilson", interval),
+        measure("Published accuracy", "as reported by the source", published),
+        measure("Negative log likelihood", "cost of its probabilities, lower is better", nll, "nll"),
+        measure("Calibration error", "gap between confidence and accuracy",
+                lambda m: percent(m.calibration_error, 2), "calibration_error"),
+        measure("Parameters", "learned numbers", lambda m: magnitude(m.parameters), "parameters"),
+        measure("FLOPs", "per image, forward", lambda m: magnitude(m.flops), "flops"),
+        measure("Training time", "on this machine" + over_seeds, lambda m: seconds(m.train_seconds), "train_seconds"),
+        measure("Images per second", "while training", lambda m: rate(m.images_per_second), "images_per_second"),
+        measure("Seeds", "trainings", lambda m: str(len(m.runs))),
     ]  # fmt: skip
-    if several:
-        rows.append(Measure("Seeds", "trainings", {m.name: str(len(m.runs)) for m in models}))
-    return rows
+    shown = {"Published accuracy": any(model.published for model in models), "Seeds": several}
+    return [row for row in rows if shown.get(row.label, True)]
 
 
 def render_table(comparison: Comparison) -> Table:
-    """For the terminal; a dot marks what is really better than every other model.
+    """Return the table for the terminal; a dot marks what is significantly better than every other model.
 
-    Up to three models stand side by side, one measure a row, as in the report; more stand below each other.
+    Up to three models have a column each, as in the report; more have a row each.
     """
     from rich.table import Table
     from rich.text import Text
@@ -124,24 +86,23 @@ def render_table(comparison: Comparison) -> Table:
     table = Table(
         title=Text(comparison.title), title_justify="left", box=None, pad_edge=False,
         padding=(0, 2 if side_by_side else 1, 0, 0),
-        caption=Text("● really better than every other") if dot else None, caption_justify="left",
+        caption=Text("● significantly better than every other") if dot else None, caption_justify="left",
     )  # fmt: skip
 
     def cell(row: Measure, name: str) -> Text:
         is_best = row.best == name
         return Text(row.cells[name] + (" ●" if is_best else "  " if row.best else ""), style="bold" if is_best else "")
 
-    if side_by_side:
-        table.add_column(Text(""), no_wrap=True)
-        for model in models:
-            table.add_column(Text(model.name, style="bold"), justify="right", no_wrap=True)
-        for row in rows:
-            table.add_row(Text(row.label), *(cell(row, model.name) for model in models))
-        return table
-    table.add_column(Text(""), overflow="fold", min_width=8)
-    rows = [row for row in rows if row.label not in _ONLY_SIDE_BY_SIDE]
-    for row in rows:
-        table.add_column(Text(row.short, style="bold"), justify="right", no_wrap=True)
-    for model in models:
-        table.add_row(Text(model.name, style="bold"), *(cell(row, model.name) for row in rows))
+    if not side_by_side:
+        rows = [row for row in rows if row.label not in _ONLY_SIDE_BY_SIDE]
+    labels = [row.label if side_by_side else _SHORT_LABELS.get(row.label, row.label) for row in rows]
+    grid = [[Text(""), *(Text(model.name, style="bold") for model in models)]]
+    for label, row in zip(labels, rows, strict=True):
+        grid.append([Text(label), *(cell(row, model.name) for model in models)])
+    headings, *body = grid if side_by_side else zip(*grid, strict=True)
+    table.add_column(headings[0], no_wrap=side_by_side, overflow="fold", min_width=8)
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for cells in body:
+        table.add_row(*cells)
     return table

@@ -1,8 +1,8 @@
-"""Who is really better: paired tests between models, the best cell of each measure, and the sentence that says it.
+"""Which model is significantly better: paired tests between models, the best model per measure, and the verdict.
 
-One run each: McNemar's exact test on the images. Several seeds: two things could have gone another way, the training
-and the choice of test images, so a difference counts only when it stands against both (Welch's t over seeds, a paired
-t over images); the larger p value is the one reported. Several pairs: Holm's correction.
+One run each: McNemar's exact test on the images. Several seeds: both the training and the choice of test images could
+have turned out differently, so a difference counts only if it is significant over seeds (Welch's t) and over images
+(a paired t); the larger p value is reported. Several pairs: Holm's correction.
 """
 
 from __future__ import annotations
@@ -16,12 +16,17 @@ import numpy as np
 
 from vitreous.comparison.results import ModelSummary
 from vitreous.evaluation import metrics
-from vitreous.evaluation.metrics import LEVEL, p_in_words, percent
+from vitreous.evaluation.metrics import LEVEL
+from vitreous.reports import formats
+from vitreous.reports.formats import join, percent
 
 _BOOTSTRAP_SAMPLES = 2000
 _BOOTSTRAP_CHUNK = 250
-#: A single timing on a shared machine wanders by tens of percent; less than this factor is not called a difference.
+#: A single timing on a shared machine varies by tens of percent; less than this factor is not called a difference.
 TIMING_FACTOR = 1.25
+
+#: Two models' names → a p value.
+PairValues = Mapping[frozenset[str], float]
 
 
 @dataclass(frozen=True)
@@ -41,68 +46,70 @@ class Pair:
     verdict: str
 
     @property
-    def real(self) -> bool:
+    def significant(self) -> bool:
         return self.p_value < LEVEL
 
     @property
     def better(self) -> str | None:
-        """The model that is really better, if one is."""
-        if not self.real:
+        """The significantly better model, if there is one."""
+        if not self.significant:
             return None
         return self.first if self.only_first > self.only_second else self.second
 
     def as_dict(self) -> dict[str, Any]:
+        same = ("test", "p_value", "p_images", "p_seeds", "significant", "better", "both_right", "both_wrong")
         return {
             "models": [self.first, self.second],
-            "test": self.test,
-            "p_value": self.p_value,
-            "p_images": self.p_images,
-            "p_seeds": self.p_seeds,
-            "real": self.real,
-            "better": self.better,
-            "both_right": self.both_right,
-            "only_right": {self.first: self.only_first, self.second: self.only_second},
-            "both_wrong": self.both_wrong,
             "verdict": self.verdict,
+            "only_right": {self.first: self.only_first, self.second: self.only_second},
+            **{key: getattr(self, key) for key in same},
         }
 
 
 def compare_pairs(models: Sequence[ModelSummary]) -> tuple[Pair, ...]:
-    """Every two models once."""
+    """Compare every two models once."""
     couples = list(combinations(models, 2))
     tests = [_accuracy_test(first, second) for first, second in couples]
-    corrected = metrics.holm([max(images, seeds or 0.0) for images, seeds in tests])
+    corrected = metrics.holm([max(p_images, p_seeds or 0.0) for p_images, p_seeds in tests])
     return tuple(
-        _pair(first, second, images, seeds, p_value, len(couples) > 1)
-        for (first, second), (images, seeds), p_value in zip(couples, tests, corrected, strict=True)
+        _pair(first, second, p_images, p_seeds, p_value, len(couples) > 1)
+        for (first, second), (p_images, p_seeds), p_value in zip(couples, tests, corrected, strict=True)
     )
 
 
-def _seed_p_value(first: Sequence[float], second: Sequence[float]) -> float | None:
-    # Welch, not paired by seed: the same seed starts unlike weights in unlike architectures
-    return metrics.welch_t_test(first, second) if min(len(first), len(second)) >= 2 else None
-
-
 def _accuracy_test(first: ModelSummary, second: ModelSummary) -> tuple[float, float | None]:
+    """Return the p values over images and, if both models have several, over seeds."""
     a, b = first.share_correct(), second.share_correct()
     if len(first.runs) == len(second.runs) == 1:
         return metrics.mcnemar(a, b).p_value, None
-    seeds = _seed_p_value(first.over_seeds("accuracy"), second.over_seeds("accuracy"))
-    return metrics.paired_t_test(a - b), seeds
+    return metrics.paired_t_test(a - b), _p_over_seeds(first, second, "accuracy")
+
+
+def _p_over_seeds(first: ModelSummary, second: ModelSummary, key: str) -> float | None:
+    # Welch, not paired by seed: the same seed initialises different architectures differently
+    samples = first.over_seeds(key), second.over_seeds(key)
+    return metrics.welch_t_test(*samples) if min(map(len, samples)) >= 2 else None
 
 
 def _pair(
-    first: ModelSummary, second: ModelSummary, images: float, seeds: float | None, p_value: float, corrected: bool
+    first: ModelSummary, second: ModelSummary, p_images: float, p_seeds: float | None, p_value: float, corrected: bool
 ) -> Pair:
     a, b = first.share_correct(), second.share_correct()
     one_run_each = len(first.runs) == len(second.runs) == 1
     test = "McNemar, exact, two-sided" if one_run_each else "paired t over images"
-    if seeds is not None:
+    if p_seeds is not None:
         test += " and Welch's t over seeds, the larger p value"
+    if corrected:
+        test += ", corrected for several pairs (Holm)"
+        p_text = f"{formats.p_value(p_value)}, corrected for several pairs"
+    elif p_seeds is not None:
+        p_text = f"{formats.p_value(p_seeds)} over seeds, {formats.p_value(p_images)} over images"
+    else:
+        p_text = formats.p_value(p_value)
     if one_run_each and not corrected:
         sentence = metrics.mcnemar(a, b).in_words(first.name, second.name)
     else:
-        sentence = _pair_in_words(first, second, images, seeds, p_value, corrected)
+        sentence = _sentence(first, second, p_value < LEVEL, p_text)
     return Pair(
         first=first.name,
         second=second.name,
@@ -110,118 +117,103 @@ def _pair(
         only_first=float((a * (1 - b)).sum()),
         only_second=float(((1 - a) * b).sum()),
         both_wrong=float(((1 - a) * (1 - b)).sum()),
-        test=test + (", corrected for several pairs (Holm)" if corrected else ""),
-        p_images=images,
-        p_seeds=seeds,
+        test=test,
+        p_images=p_images,
+        p_seeds=p_seeds,
         p_value=p_value,
         verdict=sentence,
     )
 
 
-def _pair_in_words(
-    first: ModelSummary, second: ModelSummary, images: float, seeds: float | None, p_value: float, corrected: bool
-) -> str:
+def _sentence(first: ModelSummary, second: ModelSummary, significant: bool, p_text: str) -> str:
     better, worse = (first, second) if first.accuracy.value >= second.accuracy.value else (second, first)
-    decimals = metrics.percent_decimals(len(first.labels))
-    shares = f"{percent(better.accuracy.value, decimals)} against {percent(worse.accuracy.value, decimals)}"
-    counts = {len(first.runs), len(second.runs)}
-    if counts != {1}:
-        amount = f"{min(counts)}" if len(counts) == 1 else f"{len(better.runs)} and {len(worse.runs)}"
-        shares += f" on average over {amount} seeds"
-    evidence = f"{p_in_words(p_value)}, corrected for several pairs" if corrected else p_in_words(p_value)
-    if seeds is not None and not corrected:
-        evidence = f"{p_in_words(seeds)} over seeds, {p_in_words(images)} over images"
-    if p_value < LEVEL:
-        return f"{better.name} is better: {shares} ({evidence})."
-    return f"No real difference: {better.name} and {worse.name} have {shares}, which chance can explain ({evidence})."
+    shares = f"{_accuracy(better)} against {_accuracy(worse)}"
+    counts = dict.fromkeys((len(better.runs), len(worse.runs)))
+    if list(counts) != [1]:
+        shares += f" on average over {join(counts)} seeds"
+    if significant:
+        return f"{better.name} is better: {shares} ({p_text})."
+    return f"No significant difference: {better.name} and {worse.name} have {shares} ({p_text})."
+
+
+def _accuracy(model: ModelSummary) -> str:
+    return percent(model.accuracy.value, formats.percent_decimals(len(model.labels)))
 
 
 def headline(models: Sequence[ModelSummary], pairs: Sequence[Pair]) -> str:
-    """The whole comparison in a sentence."""
+    """Return the whole comparison in a sentence."""
     if len(pairs) == 1:
         return pairs[0].verdict
-    decimals = metrics.percent_decimals(len(models[0].labels))
-    ranked = sorted(models, key=lambda model: -model.accuracy.value)
+    first, *others = sorted(models, key=lambda model: -model.accuracy.value)
 
     def named(group: Sequence[ModelSummary]) -> str:
-        return in_a_row([f"{model.name} ({percent(model.accuracy.value, decimals)})" for model in group])
+        return join(f"{model.name} ({_accuracy(model)})" for model in group)
 
-    beaten = {frozenset((pair.first, pair.second)) for pair in pairs if pair.real}
-    tied = [model for model in ranked[1:] if frozenset((ranked[0].name, model.name)) not in beaten]
-    rest = [model for model in ranked[1:] if model not in tied]
+    differ = {frozenset((pair.first, pair.second)) for pair in pairs if pair.significant}
+    worse = [model for model in others if frozenset((first.name, model.name)) in differ]
+    tied = [model for model in others if model not in worse]
     if not tied:
-        best = percent(ranked[0].accuracy.value, decimals)
-        return f"{ranked[0].name} is best: {best}, really better than {named(rest)}."
-    together = f"No single best: {named([ranked[0], *tied])} cannot be told apart"
-    if not rest:
+        return f"{first.name} is best: {_accuracy(first)}, significantly better than {named(worse)}."
+    together = f"No single best: {named([first, *tied])} do not differ significantly"
+    if not worse:
         return f"{together}."
-    return f"{together}; {named(rest)} {'is' if len(rest) == 1 else 'are'} really worse than {ranked[0].name}."
+    return f"{together}; {named(worse)} {'is' if len(worse) == 1 else 'are'} significantly worse than {first.name}."
 
 
-def in_a_row(words: Sequence[str]) -> str:
-    """a, b and c."""
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-# --- the best cell of each measure -------------------------------------------------------------------------
+# --- the best model per measure ----------------------------------------------------------------------------
 
 
 def best_of_each(models: Sequence[ModelSummary], pairs: Sequence[Pair]) -> dict[str, str | None]:
-    """For each measure the model that is really better than every other, or None."""
-    of_pairs = {frozenset((pair.first, pair.second)): pair.p_value for pair in pairs}
-    accuracy = {model.name: -model.accuracy.value for model in models}
+    """Return, per measure, the model that is significantly better than every other, or None."""
+    accuracy_p_values = {frozenset((pair.first, pair.second)): pair.p_value for pair in pairs}
+    calibration_p_values = _pairwise(models, _calibration_test(models))
     return {
-        "accuracy": _winner(accuracy, of_pairs),
-        "nll": _winner({m.name: m.nll for m in models}, _pairwise(models, _nll_p_value)),
-        "calibration_error": _winner({m.name: m.calibration_error for m in models}, _calibration_p_values(models)),
-        "parameters": _smallest({model.name: model.parameters for model in models}),
-        "flops": _smallest({model.name: model.flops for model in models}),
-        "train_seconds": _fastest(models, "train_seconds", lambda value: value),
-        "images_per_second": _fastest(models, "images_per_second", lambda value: 1 / max(value, 1e-12)),
+        "accuracy": _tested({m.name: -m.accuracy.value for m in models}, accuracy_p_values),
+        "nll": _tested({m.name: m.nll for m in models}, _pairwise(models, _nll_p_value)),
+        "calibration_error": _tested({m.name: m.calibration_error for m in models}, calibration_p_values),
+        "parameters": _counted({m.name: m.parameters for m in models}),
+        "flops": _counted({m.name: m.flops for m in models}),
+        "train_seconds": _timed(models, "train_seconds", 1),
+        "images_per_second": _timed(models, "images_per_second", -1),
     }
 
 
-PairValues = Mapping[frozenset[str], float]
+def _best(costs: Mapping[str, float], differ: Callable[[str, str], bool]) -> str | None:
+    lowest, *others = sorted(costs, key=lambda name: costs[name])
+    return lowest if all(differ(lowest, other) for other in others) else None
+
+
+def _tested(costs: Mapping[str, float], p_values: PairValues) -> str | None:
+    return _best(costs, lambda a, b: p_values[frozenset((a, b))] < LEVEL)
+
+
+def _counted(costs: Mapping[str, float]) -> str | None:
+    return _best(costs, lambda a, b: costs[a] < costs[b])
+
+
+def _timed(models: Sequence[ModelSummary], key: str, power: int) -> str | None:
+    costs = {m.name: float(np.mean(np.maximum(m.over_seeds(key), 1e-12) ** power)) for m in models}
+    return _best(costs, lambda a, b: costs[b] >= TIMING_FACTOR * costs[a])
 
 
 def _pairwise(models: Sequence[ModelSummary], test: Callable[[ModelSummary, ModelSummary], float]) -> PairValues:
+    """Return the corrected p value of every two models."""
     couples = list(combinations(models, 2))
     corrected = metrics.holm([test(first, second) for first, second in couples])
     return {frozenset((a.name, b.name)): p_value for (a, b), p_value in zip(couples, corrected, strict=True)}
 
 
-def _winner(costs: Mapping[str, float], p_values: PairValues) -> str | None:
-    lowest = min(costs, key=lambda name: costs[name])
-    beaten = all(p_values[frozenset((lowest, other))] < LEVEL for other in costs if other != lowest)
-    return lowest if beaten else None
-
-
-def _smallest(costs: Mapping[str, int]) -> str | None:
-    """Counted, not measured: any difference is real, a tie has no winner."""
-    lowest = min(costs, key=lambda name: costs[name])
-    return lowest if list(costs.values()).count(costs[lowest]) == 1 else None
-
-
-def _fastest(models: Sequence[ModelSummary], key: str, cost: Callable[[float], float]) -> str | None:
-    costs = {model.name: float(np.mean([cost(value) for value in model.over_seeds(key)])) for model in models}
-    lowest = min(models, key=lambda model: costs[model.name])
-    others = [model for model in models if model is not lowest]
-    clear = all(costs[other.name] >= TIMING_FACTOR * costs[lowest.name] > 0 for other in others)
-    return lowest.name if clear else None
-
-
 def _nll_p_value(first: ModelSummary, second: ModelSummary) -> float:
     over_images = metrics.paired_t_test(first.image_nll() - second.image_nll())
-    return max(over_images, _seed_p_value(first.over_seeds("nll"), second.over_seeds("nll")) or 0.0)
+    return max(over_images, _p_over_seeds(first, second, "nll") or 0.0)
 
 
-def _calibration_p_values(models: Sequence[ModelSummary]) -> PairValues:
-    """Paired bootstrap over images: how often does resampling turn the difference round?"""
+def _calibration_test(models: Sequence[ModelSummary]) -> Callable[[ModelSummary, ModelSummary], float]:
+    """Return a paired bootstrap test over images: how often does resampling reverse the difference?"""
     count = len(models[0].labels)
     gaps = [[metrics.calibration_gaps(run.probabilities, run.labels) for run in model.runs] for model in models]
     columns = np.concatenate([gap for model in gaps for gap in model], axis=1).astype(np.float32)
     owner = np.repeat(np.arange(len(models)), [sum(gap.shape[1] for gap in model) for model in gaps])
-    runs = np.array([len(model.runs) for model in models])
     generator = np.random.default_rng(0)
     samples = []
     for _ in range(_BOOTSTRAP_SAMPLES // _BOOTSTRAP_CHUNK):
@@ -229,13 +221,13 @@ def _calibration_p_values(models: Sequence[ModelSummary]) -> PairValues:
         weights = np.stack([np.bincount(row, minlength=count) for row in drawn]).astype(np.float32)
         sums = np.abs(weights @ columns)  # (samples, runs × bins)
         samples.append(np.stack([sums[:, owner == index].sum(axis=1) for index in range(len(models))], axis=1))
-    errors = np.concatenate(samples) / (count * runs)  # (samples, models)
-    index = {model.name: position for position, model in enumerate(models)}
+    num_runs = np.array([len(model.runs) for model in models])
+    errors = np.concatenate(samples) / (count * num_runs)  # (samples, models)
+    of_model = {model.name: errors[:, index] for index, model in enumerate(models)}
 
-    def turned(first: ModelSummary, second: ModelSummary) -> float:
-        difference = errors[:, index[first.name]] - errors[:, index[second.name]]
+    def p_value(first: ModelSummary, second: ModelSummary) -> float:
+        difference = of_model[first.name] - of_model[second.name]
         over_images = min(1.0, 2 * (min((difference >= 0).sum(), (difference <= 0).sum()) + 1) / (len(difference) + 1))
-        seeds = _seed_p_value(first.over_seeds("calibration_error"), second.over_seeds("calibration_error"))
-        return float(max(over_images, seeds or 0.0))
+        return float(max(over_images, _p_over_seeds(first, second, "calibration_error") or 0.0))
 
-    return _pairwise(models, turned)
+    return p_value

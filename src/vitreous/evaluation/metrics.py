@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from vitreous.errors import DataError
+from vitreous.reports import formats
+from vitreous.reports.formats import percent, percent_decimals
 
 Array = NDArray[Any] | torch.Tensor
 Floats = NDArray[np.float64]
@@ -165,7 +167,7 @@ class McNemar:
         won, lost = max(self.only_first, self.only_second), min(self.only_first, self.only_second)
         images = "1 image" if won + lost == 1 else f"{won + lost:,} images"
         split = f"on {images} only one of them is right, {better} on {won:,} and {worse} on {lost:,}"
-        evidence = f"(McNemar {p_in_words(self.p_value)})"
+        evidence = f"(McNemar {formats.p_value(self.p_value)})"
         if self.real:
             return f"{better} is better: {shares}; {split} {evidence}."
         names = f"{better} and {worse} have {shares}"
@@ -218,24 +220,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         running = max(running, min(1.0, p_values[index] * (len(p_values) - rank)))
         adjusted[index] = running
     return adjusted
-
-
-# --- numbers in words --------------------------------------------------------------------------------------
-
-
-def percent_decimals(count: int) -> int:
-    """Decimals of a percentage that `count` images can tell apart."""
-    return 2 if count >= 2000 else 1
-
-
-def percent(share: float, decimals: int = 2) -> str:
-    """0.9931 → "99.31 %"."""
-    return f"{100 * share:.{decimals}f} %"
-
-
-def p_in_words(p_value: float) -> str:
-    if p_value < 0.001:
-        return "p < 0.001"
-    if p_value > 0.995:
-        return "p = 1"
-    return f"p = {p_value:.2f}" if p_value >= 0.095 else f"p = {p_value:.2g}"

@@ -1,7 +1,7 @@
-"""Colours and shapes. Each colour has a name, a value on light paper and one on dark; `vitreous.css` says the same.
+"""Colours and markers. Each colour has a name, a value on light paper and one on dark; `vitreous.css` has the same.
 
-Figures are drawn with the light values. Where one is inlined in a page, `figures.py` swaps each value for its CSS
-variable, so that the picture follows the reader's light or dark setting. That is why no two names share a value.
+Figures are drawn with the light values. Where one is inlined in a page, `figures.py` replaces each value by its CSS
+variable, so that it follows the reader's light or dark setting. That is why no two names share a value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ THEME: dict[str, tuple[str, str]] = {
     "line": ("#dde2e5", "#323a40"),
     "ink": ("#1b2126", "#e8ebed"),
     "ink-soft": ("#5b6670", "#a0abb4"),
-    # Models: told apart under the common colour-blindnesses by hue and lightness, and always by shape as well.
+    # Models: distinguishable with the common colour-blindnesses by hue and lightness, and always by marker as well.
     "vit": ("#0b7f7c", "#45bdb6"),
     "cnn": ("#b8750c", "#e0a94a"),
     "model-3": ("#7a5bc4", "#a994ea"),
@@ -38,7 +38,7 @@ THEME: dict[str, tuple[str, str]] = {
     "amount-6": ("#5b606e", "#b0a571"),
     "amount-7": ("#3b496c", "#d1bf61"),
     "amount-8": ("#003070", "#f3db42"),
-    # Writing on those steps: dark on the light half, light on the dark half.
+    # Text on those steps: dark on the light ones, light on the dark ones.
     "on-amount-low": ("#1c1d1f", "#f7f8f9"),
     "on-amount-high": ("#fdfdfd", "#18191a"),
 }
@@ -47,18 +47,18 @@ _BLUE, _ORANGE = "#2f6db5", "#d9730d"
 
 
 def light(name: str) -> str:
-    """The value a figure is drawn with."""
+    """Return the value a figure is drawn with."""
     return THEME[name][0]
 
 
 def amount_colors(level: int) -> tuple[str, str]:
-    """Fill and writing for step 1 … 8 of an amount."""
+    """Return fill and text colour for step 1 … 8 of an amount."""
     return light(f"amount-{level}"), light("on-amount-low" if level <= AMOUNT_STEPS // 2 else "on-amount-high")
 
 
 @cache
 def sequential_map() -> Colormap:
-    """For amounts: perceptually even and safe for colour-blind readers."""
+    """Return cividis, for amounts: perceptually even and safe for colour-blind readers."""
     from matplotlib import colormaps
 
     return colormaps["cividis"]
@@ -66,7 +66,7 @@ def sequential_map() -> Colormap:
 
 @cache
 def diverging_map() -> Colormap:
-    """For signed values: blue below zero, white at zero, orange above."""
+    """Return the map for signed values: blue below zero, white at zero, orange above."""
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("vitreous-signed", [_BLUE, "#ffffff", _ORANGE])
@@ -74,7 +74,7 @@ def diverging_map() -> Colormap:
 
 @dataclass(frozen=True)
 class ModelStyle:
-    """How one model looks in every figure, table and page."""
+    """Colour, marker and dash of one model in every figure, table and page."""
 
     color_name: str
     marker: str  # matplotlib's
@@ -102,15 +102,15 @@ MOST_MODELS = len(_STYLES)
 
 
 def model_styles(kinds: Mapping[str, str]) -> dict[str, ModelStyle]:
-    """A style for each model, given name → kind: the first ViT is teal, the first CNN ochre, whatever the order."""
+    """Return a style per model, given name → kind: the first ViT is teal, the first CNN ochre, whatever the order."""
     if len(kinds) > MOST_MODELS:
         raise ValueError(f"there are {MOST_MODELS} model colours, not {len(kinds)}")
     chosen: dict[str, ModelStyle] = {}
-    # "vit" before "post-vit": the plain kind has the better claim to the family's colour
+    # "vit" before "post-vit": the plain kind gets the family's colour
     for family, style in (("vit", _STYLES[0]), ("cnn", _STYLES[1])):
-        claimants = [name for name, kind in kinds.items() if kind == family]
-        claimants += [name for name, kind in kinds.items() if kind.endswith(f"-{family}")]
-        if claimants:
-            chosen[claimants[0]] = style
+        candidates = [name for name, kind in kinds.items() if kind == family]
+        candidates += [name for name, kind in kinds.items() if kind.endswith(f"-{family}")]
+        if candidates:
+            chosen[candidates[0]] = style
     free = iter([style for style in (*_STYLES[2:], *_STYLES[:2]) if style not in chosen.values()])
     return {name: chosen.get(name) or next(free) for name in kinds}

@@ -1,65 +1,89 @@
-"""One self-contained HTML file: stylesheet, pictures and text inside, nothing fetched."""
+"""One self-contained HTML file per report: stylesheet, images and text inside, nothing fetched."""
 
 from __future__ import annotations
 
-import base64
-import io
+import json
 import re
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
+from vitreous.downloads.files import atomic_write_text
+from vitreous.errors import RunError
+from vitreous.reports import formats
+from vitreous.reports.tiles import image_data_uri
+
 if TYPE_CHECKING:
-    import numpy as np
     from jinja2 import Environment
-    from numpy.typing import NDArray
+
+    from vitreous.reports.figures import DrawnFigure
 
 _HERE = Path(__file__).parent
-#: A picture in a page need not be larger than it is shown, at twice the density.
-_LARGEST_SIDE = 256
 
 
 @cache
 def stylesheet() -> str:
-    """The shared `vitreous.css`."""
-    return (_HERE / "vitreous.css").read_text(encoding="utf-8")
+    """Return `vitreous.css`, which the reports share with the page, and `report.css`."""
+    return "".join((_HERE / name).read_text(encoding="utf-8") for name in ("vitreous.css", "report.css"))
 
 
 def page_environment(templates: Path) -> Environment:
-    """Jinja for the templates of one folder, every value escaped unless it is `Markup`; a missing one is an error."""
+    """Return Jinja for the templates of one folder and the shared ones, with the formats as filters.
+
+    Every value is escaped unless it is `Markup`; a missing one is an error.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    loader = FileSystemLoader([templates, _HERE])
     environment = Environment(
-        loader=FileSystemLoader([templates, _HERE]),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters["unbroken"] = _unbroken
+    used = (formats.percent, formats.number, formats.mean_count, formats.plural, formats.p_value, image_data_uri)
+    environment.filters.update({function.__name__: function for function in used}, unbroken=_unbroken)
+    environment.globals["css"] = Markup(stylesheet())
     return environment
 
 
-def html_page(title: str, body: str | Markup, *, description: str = "", extra_css: str = "") -> str:
-    """A whole page around `body`, which is escaped unless it is `Markup`; `extra_css` is ours and goes in as it is."""
-    frame = page_environment(_HERE).get_template("base.html.jinja")
-    return frame.render(title=title, body=body, description=description, css=Markup(stylesheet() + extra_css))
+def html_page(title: str, body: str | Markup, *, description: str = "") -> str:
+    """Return a whole page around `body`, which is escaped unless it is `Markup`."""
+    frame = '{% extends "base.html.jinja" %}{% block body %}{{ body }}{% endblock %}'
+    return page_environment(_HERE).from_string(frame).render(title=title, body=body, description=description)
 
 
-def image_data_uri(pixels: NDArray[np.uint8]) -> str:
-    """An image (C, H, W) of bytes as a PNG inside a `data:` address; odd numbers of channels are shown grey."""
-    from PIL import Image
+def write_report(
+    file: Path,
+    template: Path,
+    *,
+    title: str,
+    description: str,
+    figures: Iterable[DrawnFigure] = (),
+    beside: Mapping[str, str | dict[str, Any]] | None = None,
+    **values: Any,
+) -> Path:
+    """Render `template`, which extends `base.html.jinja`, into `file`; return `file`.
 
-    if pixels.shape[0] in (3, 4):
-        picture = Image.fromarray(pixels[:3].transpose(1, 2, 0).copy())
-    else:
-        picture = Image.fromarray(pixels.mean(axis=0).round().astype("uint8"))
-    picture.thumbnail((_LARGEST_SIDE, _LARGEST_SIDE))
-    buffer = io.BytesIO()
-    picture.save(buffer, format="PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
+    The figures go into `figures/` beside it as SVG and PNG, and so do other files: name → text, or a value for JSON.
+    """
+    page = page_environment(template.parent).get_template(template.name)
+    text = page.render(title=title, description=description, **values)
+    folder = file.parent
+    try:
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        for figure in figures:
+            figure.write(folder / "figures")
+        for name, content in (beside or {}).items():
+            if not isinstance(content, str):
+                content = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+            atomic_write_text(folder / name, content)
+        atomic_write_text(file, text)
+    except OSError as error:
+        raise RunError(
+            f"cannot write the report into {str(folder)!r}: {error.strerror or error}; name another folder with -o"
+        ) from error
+    return file
 
 
 def _unbroken(text: str) -> Markup:

@@ -1,1 +1,1 @@
-"""Grids of runs: train several configurations, then compare them."""
+"""Grids of runs: train several configurations (`compare`, `demo`, `transfer`), then report on them."""

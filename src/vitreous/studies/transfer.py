@@ -1,34 +1,33 @@
-"""Pre-train once, then train from scratch and from those weights at every number of labels and every seed.
+"""What does pre-training on other images gain when labels are few? Pre-train once, then train with and without it.
 
-Both arms get the same labelled images, the same number of steps, the same batches and the same grid of learning rates;
-the rate is chosen on validation images, and the test set decides nothing. Every training is a run folder of its own:
-what is finished is reused, so that the same command goes on where it was stopped.
+All arms get the same labelled images, steps and batches, and a learning rate chosen on validation images; nothing is
+chosen on the test set. Every training is a run folder of its own: finished runs are reused, so the same command goes
+on where it stopped.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from vitreous import hardware
-from vitreous.config import Config, ViTConfig, override
-from vitreous.config.presets import preset as named_preset
+from vitreous.config import Config, ViTConfig
+from vitreous.config.overrides import configure
 from vitreous.data.datasets import Dataset, Split, load_dataset
 from vitreous.data.sampler import BatchSampler
 from vitreous.data.splits import keep_per_class
 from vitreous.errors import ConfigError, DataError
-from vitreous.evaluation.prediction import Evaluation, evaluate_model
+from vitreous.evaluation.prediction import evaluate_model
+from vitreous.reports.formats import by, plural
 from vitreous.runs import Run, report_folder
-from vitreous.studies.compare import train_or_reuse
-from vitreous.studies.transfer.report import write_report
-from vitreous.studies.transfer.results import (
+from vitreous.studies.grid import train_or_reuse
+from vitreous.studies.transfer_report import (
     FINE_TUNED,
     HEAD_ONLY,
     SCRATCH,
@@ -36,32 +35,36 @@ from vitreous.studies.transfer.results import (
     Row,
     Transfer,
     gains_over_scratch,
+    render_table,
     verdict,
+    write_transfer,
 )
+
+__all__ = ["Transfer", "render_table", "transfer"]
 
 #: To choose a learning rate; taken from the images whose labels the study withholds from training anyway.
 VALIDATION_PER_CLASS = 100
 _FEWEST_VALIDATION_PER_CLASS = 10
 FEWEST_STEPS = 300
-#: On the target: few images are better spent on many steps than on large batches.
-LARGEST_BATCH, _SMALLEST_BATCH, _STEPS_AN_EPOCH = 64, 16, 4
+#: On the target: with few images, many steps are worth more than large batches.
+LARGEST_BATCH, _SMALLEST_BATCH, _STEPS_PER_EPOCH = 64, 16, 4
 
 
 @dataclass(frozen=True)
 class _Study:
-    """What every training of the study shares."""
+    """What all trainings on the target share."""
 
     base: Config  # on the target, without weights, labels or seed
     pretrained: Run
     folder: Path
     validation: Split  # of the first seed; none of its images is trained on, however many labels there are
-    classes: int
+    num_classes: int
     seeds: tuple[int, ...]
     lr_factors: tuple[float, ...]
     epochs: float
     fewest_steps: int
     device: str
-    say: Callable[[str], None]
+    log: Callable[[str], None]
 
 
 def transfer(
@@ -83,42 +86,66 @@ def transfer(
 ) -> Transfer:
     """Pre-train `preset` on `source`, then learn `target` from `per_class` labelled images with and without it.
 
-    `epochs` and `fewest_steps`: every training on the target takes so many epochs, but at least so many steps.
-    `lr_factors`: what the preset's learning rates are multiplied by; each arm takes its best, by validation accuracy.
+    Every training on the target takes `epochs` epochs, but at least `fewest_steps` steps. `lr_factors` multiply the
+    preset's learning rates; each arm takes the one with the best validation accuracy.
     """
     counts = _check(source, target, per_class, seeds, lr_factors)
     folder = report_folder(out, Path("runs") / f"transfer-{_stem(source)}-{_stem(target)}")
-    config = override(named_preset(preset), settings)
+    config = configure(preset, settings=settings, data=source)
     if not isinstance(config.model, ViTConfig):
         raise ConfigError(f"--preset {preset}: transfer is for ViTs, and this is a {config.model.kind}")
-    before = config.replace(data=config.data.replace(name=source), train=config.train.replace(epochs=pretrain_epochs))
     _check_enough(load_dataset(config.data.replace(name=target, val_fraction=0)), counts[-1])
+    before = config.replace(train=config.train.replace(epochs=pretrain_epochs))
     pretrained = train_or_reuse(before, folder / "runs" / "pretrained", device, progress)
     base = _on_target(config, target, pretrained)
     dataset = load_dataset(base.data)
     study = _Study(
         base=base,
         pretrained=pretrained,
-        validation=_validation_images(dataset.train, counts[-1], base.seed),
         folder=folder / "runs",
-        classes=dataset.num_classes,
+        validation=_validation_images(dataset.train, counts[-1], base.seed),
+        num_classes=dataset.num_classes,
         seeds=tuple(range(config.seed, config.seed + seeds)),
         lr_factors=tuple(sorted(set(lr_factors))),
         epochs=epochs,
         fewest_steps=fewest_steps,
         device=device,
-        say=(lambda line: print(line, file=sys.stderr, flush=True)) if progress else (lambda line: None),
+        log=(lambda line: print(line, file=sys.stderr, flush=True)) if progress else (lambda line: None),
     )
     arms = (SCRATCH, FINE_TUNED, HEAD_ONLY) if head_only else (SCRATCH, FINE_TUNED)
     tables = [{arm: _measure(study, arm, count) for arm in arms} for count in counts]
     rows = tuple(
-        Row(count, count * study.classes, *_steps_and_batch(study, count), table, gains)
+        Row(count, count * study.num_classes, *_steps_and_batch(study, count), table, gains)
         for count, table, gains in zip(counts, tables, gains_over_scratch(tables), strict=True)
     )
-    return write_report(_result(study, source, target, preset, rows, len(dataset.test), settings), folder)
-
-
-# --- what is asked for ------------------------------------------------------------------------------------------
+    threads = plural(pretrained.resolved.threads, "thread")
+    result = Transfer(
+        source=source,
+        target=target,
+        preset=preset,
+        seeds=seeds,
+        test_images=len(dataset.test),
+        rows=rows,
+        verdict=verdict(source, target, rows, seeds),
+        pretrained={
+            "run": str(pretrained.path),
+            "epochs": pretrain_epochs,
+            "test_accuracy": pretrained.test_results.accuracy,
+            "train_seconds": pretrained.test_results.train_seconds,
+            "weights_fitted": Run.open(rows[0].arms[FINE_TUNED].runs[0]).resolved.starting_weights,
+        },
+        settings={
+            "learning rates tried": [f"×{factor:g}" for factor in study.lr_factors],
+            "epochs on the target": f"{epochs:g}, and at least {fewest_steps} steps",
+            "validation images": f"{len(study.validation):,}, of the first seed",
+            "image size": by(*pretrained.preprocessing.image_size),
+            "settings": list(settings),
+        },
+        hardware=f"{hardware.describe()}, {threads} used",
+        report=folder / "report.html",
+        results=folder / "transfer.json",
+    )
+    return write_transfer(result)
 
 
 def _stem(data: str) -> str:
@@ -129,11 +156,9 @@ def _check(
     source: str, target: str, per_class: Sequence[int], seeds: int, lr_factors: Sequence[float]
 ) -> tuple[int, ...]:
     if source == target:
-        raise ConfigError(
-            f"--from-data and --to are both {source!r}: pre-train on other images than those to be learnt"
-        )
+        raise ConfigError(f"--from-data and --to are both {source!r}: name other images to pre-train on")
     if seeds < 2:
-        raise ConfigError(f"--seeds {seeds}: at least 2, since one training cannot tell a gain from luck")
+        raise ConfigError(f"--seeds {seeds}: at least 2, since one training cannot show whether a gain is chance")
     if not per_class or min(per_class) < 1:
         raise ConfigError(f"--per-class {list(per_class)}: expected numbers of images from 1, as in 10,100,1000")
     if not lr_factors or min(lr_factors) <= 0:
@@ -147,13 +172,13 @@ def _check_enough(dataset: Dataset, most: int) -> None:
     if most > left:
         raise DataError(
             f"--per-class {most}: the smallest class of {dataset.name} has {smallest} training images, and"
-            f" {_FEWEST_VALIDATION_PER_CLASS} are kept for validation; ask for at most {max(left, 0)}"
+            f" {_FEWEST_VALIDATION_PER_CLASS} are kept for validation; use at most {max(left, 0)}"
         )
 
 
 def _on_target(config: Config, target: str, pretrained: Run) -> Config:
-    """The preset on the target. Images are brought to the size of the pre-training ones: a patch then covers as much
-    of the picture as it did, and the weights need no new positions. All arms see the same pixels."""
+    """Return the configuration on the target, with images resized to those of pre-training: a patch then covers the
+    same share of the image, and the position embeddings fit. All arms see the same pixels."""
     size = config.data.image_size or pretrained.preprocessing.image_size
     return config.replace(
         data=config.data.replace(name=target, image_size=size, val_fraction=0, split_seed=config.seed)
@@ -161,7 +186,7 @@ def _on_target(config: Config, target: str, pretrained: Run) -> Config:
 
 
 def _validation_images(train: Split, most: int, seed: int) -> Split:
-    """Labels nobody trains on with this seed: `keep_per_class` takes the first of a fixed order, these come after."""
+    """Return images that this seed never trains on: `keep_per_class` takes the first of a fixed order, these follow."""
     more = keep_per_class(train.labels, most + VALIDATION_PER_CLASS, seed)
     return train.take(np.setdiff1d(more, keep_per_class(train.labels, most, seed)))
 
@@ -170,97 +195,52 @@ def _validation_images(train: Split, most: int, seed: int) -> Split:
 
 
 def _steps_and_batch(study: _Study, count: int) -> tuple[int, int]:
-    images = count * study.classes
-    batch = min(LARGEST_BATCH, study.base.train.batch_size, max(_SMALLEST_BATCH, images // _STEPS_AN_EPOCH), images)
+    images = count * study.num_classes
+    batch = min(LARGEST_BATCH, study.base.train.batch_size, max(_SMALLEST_BATCH, images // _STEPS_PER_EPOCH), images)
     return max(study.fewest_steps, round(study.epochs * images / batch)), batch
 
 
 def _config(study: _Study, arm: str, count: int, seed: int, factor: float) -> Config:
     steps, batch = _steps_and_batch(study, count)
     base, train = study.base, study.base.train
-    epochs = steps / BatchSampler(count * study.classes, batch, seed).steps_per_epoch
+    epochs = steps / BatchSampler(count * study.num_classes, batch, seed).steps_per_epoch
     changed = train.replace(
         lr=train.lr * factor, muon_lr=train.muon_lr * factor, batch_size=batch, epochs=epochs,
         freeze="backbone" if arm == HEAD_ONLY else "none",
     )  # fmt: skip
     weights = None if arm == SCRATCH else str(study.pretrained.path)
     return base.replace(
-        # another seed draws other labelled images too: their choice matters more than anything else here
+        # every seed draws other labelled images: their choice matters more than anything else
         data=base.data.replace(train_per_class=count, split_seed=seed),
         train=changed, start=base.start.replace(weights=weights), seed=seed,
     )  # fmt: skip
 
 
 def _train(study: _Study, arm: str, count: int, seed: int, factor: float) -> Run:
-    path = study.folder / f"{count}-a-class" / f"{arm.replace(' ', '-')}-lr{factor:g}-seed{seed}"
+    path = study.folder / f"{count}-per-class" / f"{arm.replace(' ', '-')}-lr{factor:g}-seed{seed}"
     before = time.perf_counter()
     run = train_or_reuse(_config(study, arm, count, seed, factor), path, study.device, progress=False)
-    study.say(f"{count} a class, {arm}, learning rate ×{factor:g}, seed {seed}: {time.perf_counter() - before:.0f} s")
+    elapsed = time.perf_counter() - before
+    study.log(f"{count} per class, {arm}, learning rate ×{factor:g}, seed {seed}: {elapsed:.0f} s")
     return run
 
 
 def _measure(study: _Study, arm: str, count: int) -> ArmResult:
-    """The learning rate by the first seed's validation images, then the other seeds with it."""
+    """Choose the learning rate on the first seed's validation images, then train the other seeds with it."""
     first, *others = study.seeds
-    # the head alone takes the largest rate untried, which keeps this side arm cheap; the report says so
+    # the head alone takes the largest rate untested, which keeps this side arm cheap; the report states it
     factors = study.lr_factors[-1:] if arm == HEAD_ONLY else study.lr_factors
     tried = {factor: _train(study, arm, count, first, factor) for factor in factors}
-    validated = {factor: _validate(study, run) for factor, run in tried.items()}
+    validated = {
+        factor: evaluate_model(run.load_model(), study.validation, run.preprocessing) for factor, run in tried.items()
+    }
     best = max(validated, key=lambda factor: (validated[factor].accuracy, -validated[factor].nll))
     runs = [tried[best], *(_train(study, arm, count, seed, best) for seed in others)]
     return ArmResult(
         arm=arm,
         lr_factor=best,
         tried={factor: evaluation.accuracy for factor, evaluation in validated.items()},
-        accuracies=tuple(_of_test(runs, "accuracy")),
-        train_seconds=tuple(_of_test(runs, "train_seconds")),
+        accuracies=tuple(run.test_results.accuracy for run in runs),
+        train_seconds=tuple(run.test_results.train_seconds for run in runs),
         runs=tuple(str(run.path) for run in runs),
     )
-
-
-def _validate(study: _Study, run: Run) -> Evaluation:
-    return evaluate_model(run.load_model(), study.validation, run.preprocessing)
-
-
-def _of_test(runs: Sequence[Run], key: str) -> Iterator[float]:
-    return (float(getattr(run.test_results, key)) for run in runs)
-
-
-# --- the whole -----------------------------------------------------------------------------------------------------
-
-
-def _result(
-    study: _Study, source: str, target: str, preset: str, rows: tuple[Row, ...], tests: int, settings: Sequence[str]
-) -> Transfer:
-    threads = study.pretrained.resolved.threads
-    return Transfer(
-        source=source,
-        target=target,
-        preset=preset,
-        seeds=len(study.seeds),
-        test_images=tests,
-        rows=rows,
-        verdict=verdict(source, target, rows, len(study.seeds)),
-        pretrained=_pretrained_facts(study.pretrained, rows),
-        settings={
-            "learning rates tried": [f"×{factor:g}" for factor in study.lr_factors],
-            "epochs on the target": f"{study.epochs:g}, and at least {study.fewest_steps} steps",
-            "validation images": f"{len(study.validation):,}, of the first seed",
-            "image size": "×".join(map(str, study.pretrained.preprocessing.image_size)),
-            "settings": list(settings),
-        },
-        hardware=f"{hardware.describe()}, {threads} thread{'s' * (threads != 1)} used",
-        report=study.folder.parent / "report.html",
-        results=study.folder.parent / "transfer.json",
-    )
-
-
-def _pretrained_facts(run: Run, rows: Sequence[Row]) -> dict[str, Any]:
-    fine_tuned = Run.open(rows[0].arms[FINE_TUNED].runs[0])
-    return {
-        "run": str(run.path),
-        "epochs": run.config.train.epochs,
-        "test_accuracy": run.test_results.accuracy,
-        "train_seconds": run.test_results.train_seconds,
-        "weights_fitted": fine_tuned.resolved.starting_weights,
-    }
