@@ -16,7 +16,7 @@ from vitreous.config import DataConfig, override
 from vitreous.config.presets import preset
 from vitreous.data.checks import balance_notes, class_counts, duplicate_notes
 from vitreous.data.datasets import load_dataset
-from vitreous.errors import ConfigError, DataError, RunError
+from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation.prediction import evaluate_run
 from vitreous.runs import Run
 from vitreous.training.loop import fit

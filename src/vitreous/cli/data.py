@@ -61,7 +61,7 @@ def show(
 ) -> None:
     """Print class balance, sizes and duplicate images, and draw a labelled contact sheet (PNG)."""
     from vitreous.config import DataConfig
-    from vitreous.data.checks import balance_remarks, class_counts, repeated_pictures
+    from vitreous.data.checks import balance_notes, class_counts, duplicate_notes
     from vitreous.data.contact_sheet import contact_sheet
     from vitreous.data.datasets import load_dataset
 
@@ -74,6 +74,6 @@ def show(
     widest = max(map(len, dataset.class_names))
     for class_name, *counts in class_counts(dataset):
         print(f"  {class_name:{widest}}  {' + '.join(f'{count:,}' for count in counts)}")
-    for line in (*balance_remarks(dataset), *dataset.notes, *repeated_pictures(dataset)):
+    for line in (*balance_notes(dataset), *dataset.notes, *duplicate_notes(dataset)):
         print(f"  {line}")
     print(path)

@@ -50,16 +50,15 @@ def mistakes(
     as_json: JsonOption = False,
 ) -> None:
     """Show the images with the highest loss and their files: find wrong labels, weak classes and confusions."""
-    from vitreous.comparison.gallery import gallery, write_gallery
+    from vitreous.comparison.mistakes import find_mistakes, write_mistakes
     from vitreous.runs import open_run, report_folder
 
-    found = gallery(open_run(run), split, most)
-    page = write_gallery(found, report_folder(out, Path("runs") / f"mistakes-{Path(found.run).name}"))
-    lines = [found.said]
+    found = find_mistakes(open_run(run), split, most)
+    page = write_mistakes(found, report_folder(out, Path("runs") / f"mistakes-{Path(found.run).name}"))
+    lines = [found.verdict]
     for image in found.worst[:5]:
-        label, own = image.mistake.truth, image.mistake.own
-        where = image.path or f"{split} image {image.mistake.index}"
-        lines.append(f"  {where}: labelled {label}, predicted {own.answer} ({own.percent})")
+        where = image.path or f"{split} image {image.index}"
+        lines.append(f"  {where}: labelled {image.label}, predicted {image.own.label} ({image.own.percent})")
     print_result(*lines, f"Gallery: {page}", value=found.as_dict(), as_json=as_json)
 
 
@@ -71,14 +70,13 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Why does my ViT get 90 %? Measure a model, report what is wrong and how to fix it; exit code 1 if anything is."""
-    from vitreous.doctor.diagnosis import consult
-    from vitreous.doctor.render import render
+    from vitreous.doctor import diagnose_target, render
 
-    diagnosis, name = consult(target, data=data, input_shape=input_shape, seed=seed or 0)
+    diagnosis = diagnose_target(target, data=data, input_shape=input_shape, seed=seed or 0)
     if as_json:
         print_result(value=diagnosis.as_json(), as_json=True)
     else:
-        render(diagnosis, name)
+        render(diagnosis, target)
     raise Exit(diagnosis.exit_code)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Argument, Option
 
-from vitreous.cli.options import JsonOption, SetOption, configure
+from vitreous.cli.options import JsonOption, SetOption
 from vitreous.cli.output import print_result
 from vitreous.errors import ConfigError
 
@@ -61,6 +61,7 @@ def paper(
 
 
 def _preset_or_run(preset: str | None, run: Path | None, settings: list[str] | None) -> tuple[Config, Run | None]:
+    from vitreous.config.overrides import configure
     from vitreous.runs import Run
 
     if run is None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
-from vitreous.cli.options import DataOption, DeviceOption, JsonOption, OutOption, SeedOption, SetOption, configure
+from vitreous.cli.options import DataOption, DeviceOption, JsonOption, OutOption, SeedOption, SetOption
 from vitreous.cli.output import log, print_result
 from vitreous.errors import ConfigError
 
@@ -33,6 +33,7 @@ def train(
     tensorboard: Annotated[bool, Option("--tensorboard", help="Also write TensorBoard events.")] = False,
 ) -> None:
     """Train a preset into a run folder; Ctrl-C saves, --resume continues."""
+    from vitreous.config.overrides import configure
     from vitreous.runs import Run
     from vitreous.training.launch import is_launched, run_in_processes
     from vitreous.training.loop import fit
