@@ -10,20 +10,16 @@ from torch import nn
 
 from vitreous.checkpoints import load_model
 from vitreous.comparison import Comparison
-from vitreous.config import Config, override
-from vitreous.config.presets import preset
+from vitreous.config import Config
+from vitreous.config.overrides import configure
 from vitreous.data.preprocessing import ImageLike
 from vitreous.evaluation.prediction import Evaluation, Prediction, evaluate_run, predict_images
 from vitreous.inspection import Look
 from vitreous.inspection.from_run import look_at_run
 from vitreous.models import build
 from vitreous.runs import Run, is_run, open_run, report_folder
-from vitreous.studies import compare as experiments
+from vitreous.studies import compare as study
 from vitreous.training import loop
-
-
-def _as_config(config: Config | str, settings: Sequence[str] = ()) -> Config:
-    return override(preset(config) if isinstance(config, str) else config, settings)
 
 
 def _as_run(run: Run | Path | str | None) -> Run:
@@ -32,7 +28,7 @@ def _as_run(run: Run | Path | str | None) -> Run:
 
 def create(config: Config | str = "vit", **model_settings: Any) -> nn.Module:
     """Return a freshly initialised model: `create("vit", depth=6, num_classes=26)`."""
-    return build(_as_config(config).model.replace(**model_settings))
+    return build(configure(config).model.replace(**model_settings))
 
 
 def load(path: Run | Path | str | None = None) -> nn.Module:
@@ -55,11 +51,7 @@ def fit(
     progress: bool = True,
 ) -> Run:
     """Train a preset or a configuration; `settings` are `section.field=value`, as for `--set`."""
-    chosen = _as_config(config, settings)
-    if data is not None:
-        chosen = chosen.replace(data=chosen.data.replace(name=str(data)))
-    if seed is not None:
-        chosen = chosen.replace(seed=seed)
+    chosen = configure(config, settings=settings, data=data, seed=seed)
     return loop.fit(chosen, out, resume=resume, device=device, progress=progress)
 
 
@@ -120,6 +112,6 @@ def compare(
     progress: bool = True,
 ) -> Comparison:
     """Train presets, or take runs, and report which is better, by how much, and how certain that is."""
-    return experiments.compare(
+    return study.compare(
         subjects or ("vit", "cnn"), data=data, seeds=seeds, equal=equal, out=out, settings=settings, progress=progress
     )

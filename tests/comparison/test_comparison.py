@@ -214,7 +214,7 @@ def test_best_cell_is_marked_only_where_the_difference_is_significant(two, make_
     same = [make_result("a"), make_result("b", train_seconds=80.0)]
     comparison = write_comparison(same, images, NAMES, tmp_path, **WORDS)
     assert set(comparison.best.values()) == {None}
-    assert comparison.verdict == "No difference: a and b are right and wrong on the same images."
+    assert comparison.verdict == "No difference: a and b are correct on the same images."
     assert 'class="best"' not in comparison.report.read_text(encoding="utf-8")
 
 

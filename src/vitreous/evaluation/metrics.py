@@ -1,9 +1,8 @@
-"""How good a model is, how sure we may be of it, and whether one is really better than another.
+"""How good a model is, how certain that is, and whether one is significantly better than another.
 
-Pure functions on numpy arrays or torch tensors; everything is computed in float64. Written by hand, because each is
-a few lines and they must agree with what the report says in words; the tests compare them with scikit-learn and scipy.
+Pure functions on numpy arrays or torch tensors, in float64.
 
-Shapes: n images, c classes. `scores` (n, c) are anything whose largest entry is the answer.
+Shapes: n images, c classes. `scores` (n, c) are logits or probabilities: the largest entry is the prediction.
 """
 
 from __future__ import annotations
@@ -15,18 +14,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
-# scipy.special, not scipy.stats: the same distribution functions without a second of import time.
 from scipy import special
 
 from vitreous.errors import DataError
 from vitreous.reports import formats
-from vitreous.reports.formats import percent, percent_decimals
 
 Array = NDArray[Any] | torch.Tensor
 Floats = NDArray[np.float64]
 CALIBRATION_BINS = 15
-#: Two-sided; "real" means a p value below this.
+#: Two-sided; a p value below this is significant.
 LEVEL = 0.05
 #: The smallest probability a float32 softmax still tells from zero; a confident mistake costs at most 87 nats.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)
@@ -94,7 +90,7 @@ def calibration_gaps(probabilities: Array, labels: Array, bins: int = CALIBRATIO
 
 
 def confusion_matrix(scores: Array, labels: Array) -> NDArray[np.int64]:
-    """(c, c) counts: row = true class, column = the model's answer."""
+    """(c, c) counts: row = true class, column = predicted class."""
     table, truth = _scores_and_labels(scores, labels)
     classes = table.shape[1]
     return np.bincount(truth * classes + table.argmax(axis=1), minlength=classes**2).reshape(classes, classes)
@@ -117,19 +113,18 @@ class Interval:
 
 
 def wilson_interval(hits: int, count: int, confidence: float = 0.95) -> Interval:
-    """Wilson's score interval for a share: which true rates are compatible with `hits` of `count`."""
+    """Return a share with Wilson's score interval: the true rates that are compatible with `hits` of `count`."""
     if not 0 <= hits <= count or count == 0:
         raise DataError(f"{hits} of {count} is not a share")
-    z = float(special.ndtri(0.5 + confidence / 2))
-    share = hits / count
-    centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
-    half = z / (1 + z**2 / count) * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
-    # rounding must not push the end of "all right" or "all wrong" past the share itself
-    return Interval(share, max(0.0, min(centre - half, share)), min(1.0, max(centre + half, share)))
+    from scipy import stats
+
+    ends = stats.binomtest(hits, count).proportion_ci(confidence, method="wilson")
+    share = hits / count  # rounding must not exclude it from its own interval when all are correct, or none
+    return Interval(share, min(float(ends.low), share), max(float(ends.high), share))
 
 
 def seed_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Mean over seeds with its t-interval: where the mean of very many trainings would lie."""
+    """Return the mean over seeds with its t-interval, which holds the mean of very many trainings."""
     sample = np.asarray(values, dtype=np.float64)
     if len(sample) < 2:
         raise DataError(f"an interval over seeds needs at least two of them, not {len(sample)}")
@@ -152,68 +147,68 @@ class McNemar:
     p_value: float
 
     @property
-    def real(self) -> bool:
+    def significant(self) -> bool:
         return self.p_value < LEVEL
 
     def in_words(self, first: str, second: str) -> str:
-        """Who is better, in a sentence."""
+        """Return in a sentence which model is better."""
         count = self.both_right + self.only_first + self.only_second + self.both_wrong
-        right = {first: self.both_right + self.only_first, second: self.both_right + self.only_second}
-        decimals = percent_decimals(count)
-        better, worse = (first, second) if self.only_first >= self.only_second else (second, first)
-        shares = f"{percent(right[better] / count, decimals)} against {percent(right[worse] / count, decimals)}"
+        num_correct = {first: self.both_right + self.only_first, second: self.both_right + self.only_second}
         if self.only_first + self.only_second == 0:
-            return f"No difference: {first} and {second} are right and wrong on the same images."
+            return f"No difference: {first} and {second} are correct on the same images."
+        better, worse = (first, second) if self.only_first >= self.only_second else (second, first)
+        decimals = formats.percent_decimals(count)
+        shares = " against ".join(formats.percent(num_correct[name] / count, decimals) for name in (better, worse))
         won, lost = max(self.only_first, self.only_second), min(self.only_first, self.only_second)
-        images = "1 image" if won + lost == 1 else f"{won + lost:,} images"
-        split = f"on {images} only one of them is right, {better} on {won:,} and {worse} on {lost:,}"
-        evidence = f"(McNemar {formats.p_value(self.p_value)})"
-        if self.real:
-            return f"{better} is better: {shares}; {split} {evidence}."
-        names = f"{better} and {worse} have {shares}"
-        return f"No real difference: {names}; {split}, which chance alone explains {evidence}."
+        images = formats.plural(won + lost, "image")
+        split = f"on {images} only one of them is correct, {better} on {won:,} and {worse} on {lost:,}"
+        test = f"(McNemar {formats.p_value(self.p_value)})"
+        if self.significant:
+            return f"{better} is better: {shares}; {split} {test}."
+        return f"No significant difference: {better} and {worse} have {shares}; {split}, within chance {test}."
 
 
 def mcnemar(first_correct: Array, second_correct: Array) -> McNemar:
-    """McNemar's exact test: of the images just one model gets right, does each get half?"""
+    """Run McNemar's exact test: of the images that one model alone predicts correctly, does each have half?"""
     first, second = _as_numpy(first_correct).astype(bool), _as_numpy(second_correct).astype(bool)
     if first.shape != second.shape or first.ndim != 1:
         raise DataError(f"a paired test needs both models on the same images, not {first.shape} and {second.shape}")
+    from scipy import stats
+
     only_first, only_second = int((first & ~second).sum()), int((~first & second).sum())
     differing = only_first + only_second
-    p_value = min(1.0, 2 * float(special.bdtr(min(only_first, only_second), differing, 0.5))) if differing else 1.0
+    p_value = float(stats.binomtest(only_first, differing).pvalue) if differing else 1.0
     return McNemar(int((first & second).sum()), only_first, only_second, int((~first & ~second).sum()), p_value)
 
 
 def paired_t_test(differences: Array | Sequence[float]) -> float:
-    """Two-sided p value that the mean difference is zero: over images, or over seeds that both models share."""
+    """Return the two-sided p value of a zero mean difference: over images, or over seeds that both models share."""
     sample = _as_numpy(differences).astype(np.float64)
     if len(sample) < 2:
         raise DataError(f"a paired test needs at least two differences, not {len(sample)}")
-    return _t_p_value(float(sample.mean()), float(sample.var(ddof=1)) / len(sample), len(sample) - 1)
+    return _p_value("ttest_1samp", sample, 0.0, difference=sample.mean(), spread=np.ptp(sample))
 
 
 def welch_t_test(first: Sequence[float], second: Sequence[float]) -> float:
-    """Two-sided p value that two samples of seeds have the same mean, their spreads not assumed equal."""
+    """Return the two-sided p value of equal means of two samples of seeds, whose spreads may differ."""
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if min(len(a), len(b)) < 2:
         raise DataError(f"Welch's test needs at least two seeds each, not {len(a)} and {len(b)}")
-    of_a, of_b = float(a.var(ddof=1)) / len(a), float(b.var(ddof=1)) / len(b)
-    spread = of_a**2 / (len(a) - 1) + of_b**2 / (len(b) - 1)
-    freedom = (of_a + of_b) ** 2 / spread if spread > 0 else float(len(a) + len(b) - 2)
-    return _t_p_value(float(a.mean() - b.mean()), of_a + of_b, freedom)
+    spread = max(np.ptp(a), np.ptp(b))
+    return _p_value("ttest_ind", a, b, equal_var=False, difference=a.mean() - b.mean(), spread=spread)
 
 
-def _t_p_value(difference: float, variance_of_it: float, freedom: float) -> float:
-    if difference == 0:
-        return 1.0
-    if variance_of_it <= 0:  # every seed alike: nothing but the difference itself is left
-        return 0.0
-    return float(2 * special.stdtr(freedom, -abs(difference) / np.sqrt(variance_of_it)))
+def _p_value(test: str, *samples: Any, difference: float, spread: float, **options: Any) -> float:
+    """Run a t-test of scipy.stats, which takes a second to import; without any spread only the difference is left."""
+    if difference == 0 or spread == 0:
+        return 1.0 if difference == 0 else 0.0
+    from scipy import stats
+
+    return float(getattr(stats, test)(*samples, **options).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's correction: p values that may each be held against the level although there are several."""
+    """Holm's correction: p values that may each be compared with the level although there are several."""
     order = sorted(range(len(p_values)), key=lambda index: p_values[index])
     adjusted, running = [0.0] * len(p_values), 0.0
     for rank, index in enumerate(order):
