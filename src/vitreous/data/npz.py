@@ -16,7 +16,9 @@ from vitreous.data.splits import PartName, RawDataset, Split
 from vitreous.downloads.files import sha256_of
 from vitreous.errors import DataError
 
-MOST_BYTES = 8 * 1024**3  # of one array, decompressed
+ARRAY_NAMES = ("images", "labels", "test_images", "test_labels", "class_names")
+MAX_BYTES = 8 * 1024**3  # of one array, decompressed
+MAX_DIMENSIONS, MAX_EXTENT = 8, 2**40  # of any array; an empty one may declare a large extent
 _DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, NotImplementedError, RuntimeError, KeyError)
 
 
@@ -25,7 +27,7 @@ def read_npz(path: Path) -> RawDataset:
 
     Also, if there: `test_images`, `test_labels`, and `class_names`, which then names the labels 0, 1, ….
     """
-    arrays = _arrays(path)
+    arrays = _read_arrays(path)
     for needed in ("images", "labels"):
         if needed not in arrays:
             raise DataError(f"{path} has no array {needed!r}; it holds {', '.join(sorted(arrays)) or 'none'}")
@@ -44,42 +46,54 @@ def read_npz(path: Path) -> RawDataset:
 # --- bytes → arrays ----------------------------------------------------------------------------------------------
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    known = ("images", "labels", "test_images", "test_labels", "class_names")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            found = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            wanted = {name: info for name, info in found.items() if name in known}
-            return {name: _array(archive, info, f"{path}: {name}") for name, info in wanted.items()}
-    except _DAMAGE as error:
-        raise DataError(f"{path} is not a whole .npz file ({error}); save it with numpy.savez") from None
+class NpyError(ValueError):
+    """Why an array is refused: the end of a sentence that begins with its name."""
 
 
-def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, name: str) -> np.ndarray:
-    if info.file_size > MOST_BYTES:
-        raise DataError(f"{name} unpacks to {info.file_size} bytes; at most {MOST_BYTES} are read")
-    with archive.open(info) as stream:
-        shape, fortran, dtype = _header(stream, name)
-        if dtype.hasobject:
-            raise DataError(f"{name} holds Python objects, which are never read; use numpy.array(…, dtype=str)")
-        size = math.prod(shape) * dtype.itemsize
-        if stream.tell() + size != info.file_size:
-            raise DataError(f"{name} declares {size} bytes, but {info.file_size - stream.tell()} are there")
-        data = stream.read(size)
-    array = np.frombuffer(data, dtype) if size else np.empty(0, dtype)
-    return array.reshape(shape, order="F" if fortran else "C")
+def read_npy(stream: IO[bytes], num_bytes: int) -> np.ndarray:
+    """Read an untrusted .npy file of `num_bytes`: nothing is unpickled, nothing allocated on the header's word alone.
 
-
-def _header(stream: IO[bytes], name: str) -> tuple[tuple[int, ...], bool, np.dtype]:
+    Raise NpyError where the header or the data are wrong. Errors of the stream itself (zipfile, zlib) pass through.
+    """
     try:
         version = np.lib.format.read_magic(stream)
-        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(stream)
+        shape, fortran_order, dtype = _HEADER_READERS[version](stream)
+    except KeyError:
+        raise NpyError(f"has the unknown .npy version {version}") from None
     except (ValueError, SyntaxError, TypeError, tokenize.TokenError, RecursionError, MemoryError) as error:
-        raise DataError(f"{name} has a damaged header ({error})") from None
-    if any(extent < 0 for extent in shape):
-        raise DataError(f"{name} declares the shape {shape}; an extent cannot be negative")
-    return shape, fortran, dtype
+        raise NpyError(f"has a damaged header ({error!s:.200})") from None
+    if dtype.hasobject:
+        raise NpyError("holds pickled Python objects, which are never loaded; save it with dtype=str or a number type")
+    available = num_bytes - stream.tell()
+    fits = len(shape) <= MAX_DIMENSIONS and all(0 <= extent <= MAX_EXTENT for extent in shape)
+    if not fits or dtype.itemsize == 0 or math.prod(shape) * dtype.itemsize != available:
+        raise NpyError(f"declares the shape {shape!s:.120} of {dtype}, but {available:,} bytes follow")
+    data = bytearray(stream.read(available))
+    if len(data) != available:
+        raise NpyError("is truncated")
+    return np.ndarray(shape, dtype, buffer=data, order="F" if fortran_order else "C")
+
+
+_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    arrays = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                name = info.filename.removesuffix(".npy")
+                if name not in ARRAY_NAMES:
+                    continue
+                if info.file_size > MAX_BYTES:
+                    raise DataError(f"{path}: {name} unpacks to {info.file_size:,} bytes; the limit is {MAX_BYTES:,}")
+                with archive.open(info) as stream:
+                    arrays[name] = read_npy(stream, info.file_size)
+    except NpyError as error:
+        raise DataError(f"{path}: {name} {error}") from None
+    except _DAMAGE as error:
+        raise DataError(f"{path} is not a complete .npz file ({error}); save it again with numpy.savez") from None
+    return arrays
 
 
 # --- arrays → images and labels ----------------------------------------------------------------------------------
