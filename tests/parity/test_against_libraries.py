@@ -39,7 +39,7 @@ def _same_outputs_and_gradients(ours: nn.Module, theirs: nn.Module, to_ours: Cal
     for model in (ours, theirs):
         copy = images.clone().requires_grad_()
         output = model(copy)
-        output = getattr(output, "logits", output)  # Hugging Face wraps its answer
+        output = getattr(output, "logits", output)  # Hugging Face wraps its logits
         (output * direction).sum().backward()
         logits.append(output.detach())
         input_gradients.append(copy.grad)
