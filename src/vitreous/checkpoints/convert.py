@@ -28,7 +28,7 @@ def convert(
     if to not in (*TARGETS, "vitreous"):
         raise CheckpointError(f"--to {to!r}: choose from {', '.join(TARGETS)}, vitreous")
     if is_taken(target):
-        raise CheckpointError(f"{str(target)!r} exists already: choose another target, or remove it first")
+        raise CheckpointError(f"{str(target)!r} exists already: name another target, or remove it first")
     asked = {"image_size": image_size, "patch_size": patch_size, "channels": channels}
     fitted: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     preprocessing: Preprocessing | None

@@ -54,7 +54,7 @@ def read_checkpoint(
     if not checkpoint.problems:
         return checkpoint
     if not allow_partial:
-        raise CheckpointError(f"{str(path)!r} is not a complete model: {checkpoint.report}")
+        raise CheckpointError(f"{str(path)!r} is not a whole model: {checkpoint.report}")
     return _complete(checkpoint)
 
 
