@@ -6,9 +6,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitreous.checkpoints import Checkpoint, adapt, load_model, resize_positions, save_model, take_architecture
-from vitreous.checkpoints.checkpoint import Origin
-from vitreous.checkpoints.patches import change_channels, resize_patch_kernel
+from vitreous.checkpoints import (
+    Checkpoint,
+    Origin,
+    adapt,
+    load_model,
+    resize_positions,
+    save_model,
+    take_architecture,
+)
+from vitreous.checkpoints.adapt import change_channels, resize_patch_kernel
 from vitreous.errors import CheckpointError
 from vitreous.models.vit import ViT
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.checkpoints.facts import Hints, Origin
+from vitreous.checkpoints.facts import Hints, Origin, Stats
 from vitreous.config import ViTConfig, build_config
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import CheckpointError, ConfigError
@@ -82,13 +82,7 @@ class Checkpoint:
         return Preprocessing(**geometry, mean=mean, std=std, resize="bilinear", polarity="as-is")
 
     @classmethod
-    def of_model(
-        cls,
-        model: ViT,
-        origin: Origin | None = None,
-        mean: tuple[float, ...] | None = None,
-        std: tuple[float, ...] | None = None,
-    ) -> Checkpoint:
+    def of_model(cls, model: ViT, origin: Origin | None = None, mean: Stats = None, std: Stats = None) -> Checkpoint:
         """Return a model of ours as a checkpoint, for `adapt`: transfer from one run to another."""
         config, tensors = model.config, dict(model.state_dict())
         origin = origin or Hints().origin("vitreous", "timm", config.norm_eps, config.gelu, mean, std)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vitreous.checkpoints import TARGETS, TargetLayout, load_model, save_model
+from vitreous.config import ViTConfig
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import CheckpointError
 from vitreous.models import ViT
@@ -40,12 +41,18 @@ def convert(
         model, checkpoint = load_model(source, num_heads=num_heads, allow_partial=allow_partial, **fitted)
         preprocessing, class_names = checkpoint.preprocessing, checkpoint.origin.class_names
         lines = [f"{source}: {checkpoint.report}", *(f"  {note}" for note in checkpoint.notes)]
-    if to == "vitreous":
-        return _write_run(source, target, model, preprocessing, class_names, lines)
-    normalisation: dict[str, Any] = preprocessing.model_dump(include={"mean", "std"}) if preprocessing else {}
-    layout = cast(TargetLayout, to)
-    notes = save_model(model, target, layout, class_names=class_names, approximate=approximate, **normalisation)
-    return [*lines, *notes, f"wrote {target} in the layout of {to}"]
+    if to != "vitreous":
+        stats: dict[str, Any] = preprocessing.model_dump(include={"mean", "std"}) if preprocessing else {}
+        layout = cast(TargetLayout, to)
+        lines += save_model(model, target, layout, class_names=class_names, approximate=approximate, **stats)
+        return [*lines, f"wrote {target} in the layout of {to}"]
+    names = _distinct_names(class_names, model.config.num_classes, lines)
+    notes = [f"converted from {source.name}", *lines]
+    if preprocessing is None:
+        preprocessing = _unnormalised(model.config)
+        lines.append("the input's mean and std are unknown: pixels are taken as 0 to 1; edit config.json if not so")
+    Run.adopt(target, model, preprocessing, names, notes)
+    return [*lines, f"wrote the run {target}"]
 
 
 def _read_run(source: Path, fitted: dict[str, Any]) -> tuple[ViT, Preprocessing, tuple[str, ...]]:
@@ -60,29 +67,10 @@ def _read_run(source: Path, fitted: dict[str, Any]) -> tuple[ViT, Preprocessing,
     return model, run.preprocessing, run.class_names
 
 
-def _write_run(
-    source: Path,
-    target: Path,
-    model: ViT,
-    preprocessing: Preprocessing | None,
-    class_names: tuple[str, ...] | None,
-    lines: list[str],
-) -> list[str]:
-    names = _distinct_names(class_names, model.config.num_classes, lines)
-    notes = [f"converted from {source.name}", *lines]
-    if preprocessing is None:
-        channels = model.config.channels
-        preprocessing = Preprocessing(
-            image_size=model.config.image_size,
-            channels=channels,
-            mean=(0.0,) * channels,
-            std=(1.0,) * channels,
-            resize="bilinear",
-            polarity="as-is",
-        )
-        lines.append("the input's mean and std are unknown: pixels are taken as 0 to 1; edit config.json if not so")
-    Run.adopt(target, model, preprocessing, names, notes)
-    return [*lines, f"wrote the run {target}"]
+def _unnormalised(config: ViTConfig) -> Preprocessing:
+    mean, std = (0.0,) * config.channels, (1.0,) * config.channels
+    geometry = {"image_size": config.image_size, "channels": config.channels}
+    return Preprocessing(**geometry, mean=mean, std=std, resize="bilinear", polarity="as-is")
 
 
 def _distinct_names(given: tuple[str, ...] | None, num_classes: int, lines: list[str]) -> tuple[str, ...]:

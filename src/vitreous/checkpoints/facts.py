@@ -14,6 +14,7 @@ from vitreous.errors import CheckpointError
 
 LayoutName = Literal["timm", "hf", "torchvision", "google", "vit-pytorch", "vitreous"]
 Gelu = Literal["erf", "tanh"]
+Stats = tuple[float, ...] | None  # one number per channel; None: unknown
 
 #: The key in a safetensors header under which we store what the layout has no place for.
 METADATA_KEY = "vitreous"
@@ -27,8 +28,8 @@ class Origin:
     norm_eps: float
     gelu: Gelu
     position_rule: PositionRule
-    mean: tuple[float, ...] | None = None  # of the input, per channel, for pixels in [0, 1]; None: unknown
-    std: tuple[float, ...] | None = None
+    mean: Stats = None  # of the input, for pixels in [0, 1]
+    std: Stats = None
     class_names: tuple[str, ...] | None = None
 
 
@@ -87,20 +88,14 @@ class Hints(BaseModel):
         return other.model_copy(update=self.model_dump(exclude_none=True))
 
     def origin(
-        self,
-        layout: LayoutName,
-        position_rule: PositionRule,
-        norm_eps: float,
-        gelu: Gelu,
-        mean: tuple[float, ...] | None = None,
-        std: tuple[float, ...] | None = None,
+        self, layout: LayoutName, rule: PositionRule, norm_eps: float, gelu: Gelu, mean: Stats = None, std: Stats = None
     ) -> Origin:
-        """Return the origin with the layout's own values where the hints state none."""
+        """Return the origin; ε, mean and std are the layout's defaults, which the hints override."""
         return Origin(
             layout=layout,
             norm_eps=self.norm_eps or norm_eps,
             gelu=gelu,
-            position_rule=position_rule,
+            position_rule=rule,
             mean=self.mean or mean,
             std=self.std or std,
             class_names=self.class_names,

@@ -231,13 +231,11 @@ def _check_child(returncode: int, output: bytes) -> None:
         return
     reason = reply.get("refused") if isinstance(reply, dict) else None
     if isinstance(reason, str):
-        raise _Refused(_clean(reason))
+        raise _Refused(_short(reason))
     raise _Refused(f"the child process ended with {returncode}: it exceeded a limit, or torch could not read the file")
 
 
-def _short(error: BaseException) -> str:
-    return _clean(str(error) or type(error).__name__)
-
-
-def _clean(text: str) -> str:
+def _short(message: object) -> str:
+    """Return the start of an untrusted message on one line."""
+    text = str(message) or type(message).__name__
     return "".join(c if c.isprintable() else " " for c in text)[:200]

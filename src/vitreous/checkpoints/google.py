@@ -29,36 +29,38 @@ _BLOCK = r"Transformer/encoderblock_(\d+)/"
 NORM_EPS = 1e-6
 
 
-def _block(norm1: str, attention: str, norm2: str, mlp: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the tables of linear layers and of LayerNorms, whose weights are named differently."""
+def _table(positions: str, attention: str, norm2: str, mlp: str) -> dict[str, str]:
     block = "Transformer/encoderblock_{i}/"
-    linear = {
+    return {
+        "cls_token!": "cls",
+        "pos_embed!": positions,
+        "patch_embed.proj": "embedding",
+        "blocks.{i}.norm1": f"{block}LayerNorm_0",
         "blocks.{i}.attn.q": f"{block}{attention}/query",
         "blocks.{i}.attn.k": f"{block}{attention}/key",
         "blocks.{i}.attn.v": f"{block}{attention}/value",
         "blocks.{i}.attn.proj": f"{block}{attention}/out",
+        "blocks.{i}.norm2": block + norm2,
         "blocks.{i}.mlp.fc1": f"{block}{mlp}/Dense_0",
         "blocks.{i}.mlp.fc2": f"{block}{mlp}/Dense_1",
+        "norm": "Transformer/encoder_norm",
+        "pre_logits": "pre_logits",
+        "head": "head",
     }
-    return linear, {"blocks.{i}.norm1": block + norm1, "blocks.{i}.norm2": block + norm2}
 
 
-_TOP_LINEAR = {"patch_embed.proj": "embedding", "pre_logits": "pre_logits", "head": "head"}
-_TOP_NORM = {"norm": "Transformer/encoder_norm"}
-_ORIGINAL = _block("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
-_BIG_VISION = _block("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
-_ORIGINAL_POSITIONS = "Transformer/posembed_input/pos_embedding"
-_BIG_VISION_POSITIONS = "pos_embedding"
+_ORIGINAL = _table(
+    "Transformer/posembed_input/pos_embedding", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"
+)
+_BIG_VISION = _table("pos_embedding", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 
 
-def _names(big_vision: bool, depth: int) -> dict[str, str]:
-    linear, norm = _BIG_VISION if big_vision else _ORIGINAL
-    positions = _BIG_VISION_POSITIONS if big_vision else _ORIGINAL_POSITIONS
-    return (
-        {"cls": "cls_token", positions: "pos_embed"}
-        | expand(_TOP_LINEAR | linear, depth, weight="/kernel", bias="/bias")
-        | expand(_TOP_NORM | norm, depth, weight="/scale", bias="/bias")
-    )
+def _names(table: dict[str, str], depth: int) -> dict[str, str]:
+    """Expand with Flax's names: a LayerNorm has /scale and /bias, a linear layer /kernel and /bias."""
+    return {
+        theirs.replace(".weight", "/scale" if "norm" in ours else "/kernel").replace(".bias", "/bias"): ours
+        for theirs, ours in expand(table, depth).items()
+    }
 
 
 def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
@@ -69,7 +71,7 @@ def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any])
     if stacked:
         blocks = _unstack(tensors)
         notes.append("the blocks were stacked along one axis")
-    renamed, unexpected = rename(blocks, _names(big_vision, count_blocks(blocks, _BLOCK)))
+    renamed, unexpected = rename(blocks, _names(_BIG_VISION if big_vision else _ORIGINAL, count_blocks(blocks, _BLOCK)))
     if "pos_embed" not in renamed:
         raise CheckpointError("the file has no learned positions: big_vision does not store its sine-cosine ones")
     num_heads = _check_axes(renamed)
@@ -146,7 +148,7 @@ def _to_ours(name: str, tensor: Tensor) -> Tensor:
 
 
 def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
-    names = {ours: theirs for theirs, ours in _names(False, config.depth).items()}
+    names = {ours: theirs for theirs, ours in _names(_ORIGINAL, config.depth).items()}
     pieces = dict(tensors)
     for i in range(0 if config.qkv_bias else config.depth):  # Flax's attention always has the bias
         pieces[f"blocks.{i}.attn.qkv.bias"] = torch.zeros(3 * config.dim)

@@ -35,17 +35,17 @@ def count_blocks(names: Iterable[str], pattern: str) -> int:
     return len(numbers)
 
 
-def expand(table: Mapping[str, str], depth: int, weight: str = ".weight", bias: str = ".bias") -> dict[str, str]:
+def expand(table: Mapping[str, str], depth: int) -> dict[str, str]:
     """Turn `{our module: their module}` into `{their tensor: our tensor}` for each block `{i}`.
 
-    `weight` and `bias` are their names for a module's tensors. A key that ends in `!` already names a tensor.
+    A module has `.weight` and `.bias`; a key that ends in `!` names a tensor.
     """
     names: dict[str, str] = {}
     for ours, theirs in table.items():
-        suffixes = {"": ""} if ours.endswith("!") else {".weight": weight, ".bias": bias}
+        suffixes = ("",) if ours.endswith("!") else (".weight", ".bias")
         for i in range(depth) if "{i}" in ours else (0,):
-            our_name, their_name = ours.removesuffix("!").replace("{i}", str(i)), theirs.replace("{i}", str(i))
-            names |= {their_name + their_suffix: our_name + our_suffix for our_suffix, their_suffix in suffixes.items()}
+            our_name, their_name = (name.removesuffix("!").replace("{i}", str(i)) for name in (ours, theirs))
+            names |= {their_name + suffix: our_name + suffix for suffix in suffixes}
     return names
 
 

@@ -70,17 +70,17 @@ def save_model(
     written = _WRITE[layout](tensors, config)
     if as_folder:
         _write_folder(path, layout, written, config, facts)
+    elif path.suffix != (suffix := ".npz" if layout == "google" else ".safetensors"):
+        raise CheckpointError(f"{_LIBRARY[layout]} is written to a {suffix} file, not to {str(path)!r}")
     else:
-        _write_file(path, layout, written, facts)
+        _write(path, _npz(written) if layout == "google" else _safetensors(written, facts))
     return [f"{len(written)} tensors written", *notes]
 
 
 def _facts(
-    config: ViTConfig,
-    mean: Sequence[float] | None,
-    std: Sequence[float] | None,
-    class_names: Sequence[str] | None,
+    config: ViTConfig, mean: Sequence[float] | None, std: Sequence[float] | None, class_names: Sequence[str] | None
 ) -> Hints:
+    """Return what is stored beside the weights, after checking it against the model."""
     for name, values in {"mean": mean, "std": std}.items():
         if values is not None and (len(values) != config.channels or not all(map(math.isfinite, values))):
             raise CheckpointError(f"{name}={tuple(values)}: expected {plural(config.channels, 'finite number')}")
@@ -156,13 +156,6 @@ def _how_to_build(config: ViTConfig, layout: TargetLayout, as_folder: bool, part
 
 
 # --- files -------------------------------------------------------------------------------------------------
-
-
-def _write_file(path: Path, layout: TargetLayout, tensors: dict[str, Tensor], facts: Hints) -> None:
-    suffix = ".npz" if layout == "google" else ".safetensors"
-    if path.suffix != suffix:
-        raise CheckpointError(f"{_LIBRARY[layout]} is written to a {suffix} file, not to {str(path)!r}")
-    _write(path, _npz(tensors) if layout == "google" else _safetensors(tensors, facts))
 
 
 def _write_folder(

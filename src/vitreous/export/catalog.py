@@ -60,22 +60,18 @@ def _entry(ident: str, name: str, metadata: Mapping[str, Any]) -> Entry:
         "name": name,
         "kind": "vit" if model["kind"] == "vit" else "cnn",  # the page looks inside a "vit" only
         "model": model["kind"],
-        "class_names": metadata["class_names"],
-        "preprocessing": metadata["preprocessing"],
         "image_size": model["image_size"],
         "channels": model["channels"],
-        "parameters": metadata["parameters"],
-        "accuracy": metadata["accuracy"],
+        **{name: metadata[name] for name in ("class_names", "preprocessing", "parameters", "accuracy")},
     }
     if model["kind"] != "vit":
         return entry
     config = build_config(ViTConfig, model)
     cells = patch_cells(config)
     return entry | {
-        "depth": config.depth,
-        "num_heads": config.num_heads,
-        "dim": config.dim,
-        "head_dim": config.head_dim,
+        **{
+            name: getattr(config, name) for name in ("depth", "num_heads", "dim", "head_dim", "has_class_token", "pool")
+        },
         "patch_size": list(config.patch_size),
         "grid": list(config.grid),
         "cells": {
@@ -84,8 +80,6 @@ def _entry(ident: str, name: str, metadata: Mapping[str, Any]) -> Entry:
             "exact": cells.exact,
             "note": cells.note,
         },
-        "has_class_token": config.has_class_token,
-        "pool": config.pool,
         "position_similarity": metadata["position_similarity"],
     }
 
