@@ -33,11 +33,11 @@ def write(tmp_path):
 
 def test_a_whole_model(tiny, write, logits_of):
     model = tiny()
-    loaded, checkpoint = load_model(write(state_of(model)), num_heads=4)
+    again, checkpoint = load_model(write(state_of(model)), num_heads=4)
     assert checkpoint.report == "32 of 32 tensors, none left over"
-    assert loaded.config == model.config.replace(zero_head=True)
-    assert not loaded.training
-    torch.testing.assert_close(logits_of(loaded, loaded.config), logits_of(model, model.config), rtol=0, atol=0)
+    assert again.config == model.config.replace(zero_head=True)
+    assert not again.training
+    torch.testing.assert_close(logits_of(again, again.config), logits_of(model, model.config), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("allow_partial", [False, True])

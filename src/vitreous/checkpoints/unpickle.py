@@ -67,7 +67,7 @@ def load(path: str) -> Any:
                 " or save only its state dict"
             ) from None
         if "weights_only" in text or "Unpickl" in type(error).__name__:
-            raise Refused("it is not a pickle of tensors alone, and no other kind is loaded") from None
+            raise Refused("it is not a pickle of tensors alone, and no other kind is read") from None
         raise Refused(f"torch cannot read it ({type(error).__name__})") from None
 
 

@@ -62,7 +62,7 @@ def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any])
 
 
 def _as_kernel(weight: Tensor, hints: Hints) -> Tensor:
-    """(D, P·P·C) → (D, C, P, P). P²·1 and P²·3 are never equal, which tells the channels apart."""
+    """(D, P·P·C) → (D, C, P, P). P²·1 and P²·3 are never equal, which identifies the channels."""
     size = weight.shape[-1]
     for channels in (hints.channels,) if hints.channels else (3, 1):
         side = math.isqrt(size // channels)
