@@ -1,12 +1,11 @@
-"""Logits of the field's own libraries and of vitreous on the same weights, in and out of every layout.
+"""Compare the logits of other libraries and of vitreous on the same weights, in and out of every layout.
 
     python bench/parity.py [--full] [--json FILE]
 
-In: the peer's own model, every parameter random, saved by the peer's own means, loaded here. Out: a model of ours,
-every parameter random, saved in the layout, loaded strictly by the peer. Google's npz has no peer that runs here: its
-forward is written out below in NumPy from the paper's equations, and so is older vit-pytorch's, in torch, from its
-documented names. `--full` does it at ViT-B/16 instead of a tiny size. tests/interop/test_parity.py holds every row
-below 1e-5.
+In: the peer's model with random parameters, saved by the peer, read here. Out: our model with random parameters, saved
+in the layout, read strictly by the peer. Google's npz has no peer that runs here: its forward pass is written below in
+NumPy from the paper's equations, and older vit-pytorch's in torch from its documented names. `--full` compares ViT-B/16
+instead of a tiny model. tests/checkpoints/test_parity.py requires every difference to be below 1e-5.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ B16 = ViTConfig(
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. `tensors` is the reader's own account of the file."""
+    """One row of the table. `tensors` is the report of `read_checkpoint`."""
 
     layout: str
     direction: str
@@ -49,8 +48,8 @@ class Row:
 
 
 def declare_torchvision_operators() -> None:
-    """There is no CPU build of torchvision 0.28: the one that installs beside a CPU torch looks for two compiled
-    operators when it is imported. Declared (never called), torchvision, timm and transformers import."""
+    """Declare (never call) the two compiled operators that torchvision 0.28 looks for when it is imported: it has no
+    CPU build. Afterwards torchvision, timm and transformers import."""
     if not hasattr(torch.ops.torchvision, "nms"):
         global _TORCHVISION
         _TORCHVISION = torch.library.Library("torchvision", "DEF")  # declarations live as long as this does
@@ -60,7 +59,7 @@ def declare_torchvision_operators() -> None:
 
 @torch.no_grad()
 def randomise(model: nn.Module, seed: int = 1) -> nn.Module:
-    """Every parameter random: fresh biases are 0 and norms 1, which would hide wiring mistakes."""
+    """Randomise every parameter: fresh biases are 0 and norms 1, which would hide wiring mistakes."""
     generator = torch.Generator().manual_seed(seed)
     for _, parameter in sorted(model.named_parameters()):
         values = torch.randn(parameter.shape, generator=generator)
@@ -75,21 +74,21 @@ def images_for(config: ViTConfig) -> Tensor:
     return torch.randn(count, config.channels, *config.image_size, generator=generator)
 
 
-def loaded(path: Path, config: ViTConfig, theirs: Tensor, layout: str, **arguments: Any) -> Row:
+def measure_in(path: Path, config: ViTConfig, theirs: Tensor, layout: str, **arguments: Any) -> Row:
     model, checkpoint = load_model(path, **arguments)
     with torch.no_grad():
         difference = (model(images_for(config)) - theirs).abs().max().item()
     return Row(layout, "in", difference, checkpoint.report)
 
 
-def saved(config: ViTConfig, layout: str, name: str, path: Path, open_theirs: Callable[[Path], Tensor]) -> Row:
-    """Save a random model of ours, let the peer compute, and read the file back: the tensors must be the same."""
+def measure_out(config: ViTConfig, layout: str, name: str, path: Path, peer_logits: Callable[[Path], Tensor]) -> Row:
+    """Save a random model of ours, compare with the peer's logits, and read the same tensors back."""
     model = randomise(ViT(config))
     assert isinstance(model, ViT)
     mean = (0.5,) * config.channels
     save_model(model, path, layout, mean=mean, std=mean, class_names=[f"class {i}" for i in range(config.num_classes)])
     with torch.no_grad():
-        difference = (open_theirs(path) - model(images_for(config))).abs().max().item()
+        difference = (peer_logits(path) - model(images_for(config))).abs().max().item()
     again, checkpoint = load_model(path, trained_size=config.image_size)
     for key, tensor in model.state_dict().items():
         assert torch.equal(again.state_dict()[key], tensor), f"{key} changed on the way through {layout}"
@@ -116,7 +115,7 @@ def timm_in(
     path, state = folder / file, {wrap + key: value for key, value in theirs.state_dict().items()}
     torch.save({"model": state, "epoch": 3}, path) if path.suffix == ".pth" else save_file(state, path)
     with torch.no_grad():
-        return loaded(path, config, theirs(images_for(config)), name, num_heads=config.num_heads)
+        return measure_in(path, config, theirs(images_for(config)), name, num_heads=config.num_heads)
 
 
 def timm_out(config: ViTConfig, folder: Path, name: str = "timm") -> Row:
@@ -125,7 +124,7 @@ def timm_out(config: ViTConfig, folder: Path, name: str = "timm") -> Row:
 
         return timm.create_model(f"local-dir:{path}", pretrained=True).eval()(images_for(config))
 
-    return saved(config, "timm", name, folder / "timm", create)
+    return measure_out(config, "timm", name, folder / "timm", create)
 
 
 # --- Hugging Face ------------------------------------------------------------------------------------------
@@ -151,18 +150,18 @@ def hf_in(config: ViTConfig, folder: Path, name: str = "Hugging Face", in_memory
     if in_memory:
         save_file(dict(theirs.state_dict()), path / "model.safetensors")
     with torch.no_grad():
-        return loaded(path, config, theirs(images_for(config)).logits, name)
+        return measure_in(path, config, theirs(images_for(config)).logits, name)
 
 
 def hf_out(config: ViTConfig, folder: Path, name: str = "Hugging Face") -> Row:
-    def open_theirs(path: Path) -> Tensor:
+    def peer_logits(path: Path) -> Tensor:
         import transformers
 
         model, info = transformers.AutoModelForImageClassification.from_pretrained(path, output_loading_info=True)
         assert not any(info.values()), f"transformers reports {info}"
         return model.eval()(images_for(config)).logits
 
-    return saved(config, "hf", name, folder / "hf", open_theirs)
+    return measure_out(config, "hf", name, folder / "hf", peer_logits)
 
 
 # --- torchvision -------------------------------------------------------------------------------------------
@@ -186,18 +185,20 @@ def torchvision_in(config: ViTConfig, folder: Path, name: str = "torchvision", o
         state = {key.replace("mlp.0.", "mlp.linear_1.").replace("mlp.3.", "mlp.linear_2."): state[key] for key in state}
     save_file(state, folder / "tv.safetensors")
     with torch.no_grad():
-        return loaded(folder / "tv.safetensors", config, theirs(images_for(config)), name, num_heads=config.num_heads)
+        return measure_in(
+            folder / "tv.safetensors", config, theirs(images_for(config)), name, num_heads=config.num_heads
+        )
 
 
 def torchvision_out(config: ViTConfig, folder: Path, name: str = "torchvision") -> Row:
-    def open_theirs(path: Path) -> Tensor:
+    def peer_logits(path: Path) -> Tensor:
         from safetensors.torch import load_file
 
         model = _torchvision_model(config)
         model.load_state_dict(load_file(path), strict=True)
         return model.eval()(images_for(config))
 
-    return saved(config, "torchvision", name, folder / "tv.safetensors", open_theirs)
+    return measure_out(config, "torchvision", name, folder / "tv.safetensors", peer_logits)
 
 
 # --- Google npz: the paper's equations in NumPy, on the file's own arrays ----------------------------------
@@ -206,7 +207,7 @@ Arrays = dict[str, np.ndarray]
 
 
 def google_arrays(config: ViTConfig, big_vision: bool = False) -> Arrays:
-    """Random arrays in the documented layout."""
+    """Return random arrays in the documented layout."""
     random = np.random.default_rng(3)
     D, H, K, M = config.dim, config.num_heads, config.head_dim, config.mlp_dim
     attention, norm2, mlp = ("_0", "_1", "_0") if big_vision else ("_1", "_2", "_3")
@@ -252,7 +253,7 @@ def _fan_in(name: str, shape: tuple[int, ...]) -> int:
 
 
 def google_forward(arrays: Mapping[str, np.ndarray], images: np.ndarray) -> np.ndarray:
-    """Equations 1 to 4 in float64, with Flax's tanh GELU and ε 1e-6; images (B, height, width, C)."""
+    """Compute equations 1 to 4 in float64, with Flax's tanh GELU and ε 1e-6; images (B, height, width, C)."""
     w = {name: array.astype(np.float64) for name, array in arrays.items()}
     big_vision = "pos_embedding" in w
     attention, norm2, mlp = ("_0", "_1", "_0") if big_vision else ("_1", "_2", "_3")
@@ -299,7 +300,7 @@ def google_forward(arrays: Mapping[str, np.ndarray], images: np.ndarray) -> np.n
 
 
 def stack_blocks(arrays: Arrays) -> Arrays:
-    """big_vision's scanned form: `encoderblock/…` with the depth as leading axis."""
+    """Convert to big_vision's scanned form: `encoderblock/…` with the depth as leading axis."""
     stacked = {name: array for name, array in arrays.items() if "encoderblock_" not in name}
     depth = sum("LayerNorm_0/scale" in name for name in arrays)
     for name in arrays:
@@ -325,7 +326,7 @@ def google_in(
     arrays = google_arrays(config, big_vision)
     written = stack_blocks(arrays) if stack else arrays
     np.savez(folder / "google.npz", **{prefix + key: value for key, value in written.items()})
-    return loaded(folder / "google.npz", config, _numpy_logits(arrays, config), name)
+    return measure_in(folder / "google.npz", config, _numpy_logits(arrays, config), name)
 
 
 def google_out(config: ViTConfig, folder: Path, name: str = "Google npz") -> Row:
@@ -335,10 +336,10 @@ def google_out(config: ViTConfig, folder: Path, name: str = "Google npz") -> Row
         with np.load(path, allow_pickle=False) as arrays:
             return _numpy_logits(dict(arrays), config)
 
-    return saved(config, "google", name, folder / "google.npz", forward)
+    return measure_out(config, "google", name, folder / "google.npz", forward)
 
 
-# --- older vit-pytorch: its documented names, written out anew ---------------------------------------------
+# --- older vit-pytorch, written from its documented names --------------------------------------------------
 
 
 class _PreNorm(nn.Module):
@@ -408,14 +409,14 @@ def vit_pytorch_in(config: ViTConfig, folder: Path, name: str = "vit-pytorch (ol
     save_file(dict(theirs.state_dict()), folder / "old.safetensors")
     with torch.no_grad():
         logits = theirs(images_for(config))
-    return loaded(folder / "old.safetensors", config, logits, name, num_heads=config.num_heads)
+    return measure_in(folder / "old.safetensors", config, logits, name, num_heads=config.num_heads)
 
 
 # --- the table ---------------------------------------------------------------------------------------------
 
 Case = Callable[[ViTConfig, Path], Row]
 
-#: One a layout and direction; run at both sizes.
+#: One per layout and direction; run at both sizes.
 MAIN_CASES: dict[str, Case] = {
     "timm in": timm_in,
     "timm out": timm_out,
@@ -436,7 +437,7 @@ def _other(case: Case, name: str, changes: Mapping[str, Any] | None = None, **ar
 _MEAN, _TANH, _GRAY = {"pool": "mean"}, {"gelu": "tanh"}, {"channels": 1}
 _OBLONG = {"image_size": (24, 12), "patch_size": (6, 3)}
 
-#: The layouts' variants, at the tiny size.
+#: Variants of the layouts, at the tiny size.
 VARIANTS: dict[str, Case] = {
     "timm pth": _other(timm_in, "DeiT .pth, prefix module.", wrap="module.", file="deit.pth"),
     "timm mean": _other(timm_in, "timm, mean pooling", _MEAN, class_token=False, global_pool="avg", fc_norm=False),
@@ -477,7 +478,7 @@ def table(rows: list[Row]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--full", action="store_true", help="ViT-B/16 instead of a tiny size; minutes")
+    parser.add_argument("--full", action="store_true", help="ViT-B/16 instead of a tiny model; takes minutes")
     parser.add_argument("--json", type=Path, help="also write the rows here")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")

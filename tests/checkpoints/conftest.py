@@ -1,4 +1,4 @@
-"""What the interop tests share: the parity bench as a module, and a tiny random model of ours."""
+"""Fixtures: bench/parity.py as a module, and a tiny random model of ours."""
 
 from __future__ import annotations
 

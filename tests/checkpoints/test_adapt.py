@@ -6,9 +6,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from vitreous.checkpoints import Checkpoint, adapt, load_model, resize_positions, save_model, take_architecture
-from vitreous.checkpoints.checkpoint import Origin
-from vitreous.checkpoints.patches import change_channels, resize_patch_kernel
+from vitreous.checkpoints import (
+    Checkpoint,
+    Origin,
+    adapt,
+    load_model,
+    resize_positions,
+    save_model,
+    take_architecture,
+)
+from vitreous.checkpoints.adapt import change_channels, resize_patch_kernel
 from vitreous.errors import CheckpointError
 from vitreous.models.vit import ViT
 
@@ -35,7 +42,7 @@ def test_growing_patches_answers_exactly_as_before():
 
 
 def test_shrinking_patches_keeps_the_size_of_the_answers():
-    """For smooth patches, where little is lost, the answer is nearly the same; plain resizing is 16 times too small."""
+    """Smooth patches lose little and give nearly the same token; plain resizing is 16 times too small."""
     coarse = torch.randn(64, 3, 4, 4)
     patches = F.interpolate(coarse, size=(16, 16), mode="bilinear")
     smaller = F.interpolate(patches, size=(4, 4), mode="bilinear", antialias=True)
@@ -94,10 +101,9 @@ def test_everything_at_once(published):
     adapted = adapt(published, config)
     ViT(config).load_state_dict(adapted.tensors, strict=True)
     assert adapted.changes == [
-        "input channels 3 → 1: the kernel of patch_embed.proj summed over the channels, which is the same model for"
-        " gray images",
-        "patches 16×16 → 4×4 pixels: pseudo-inverse resize of the kernel (FlexiViT), which answers a resized patch as"
-        " before",
+        "input channels 3 → 1: the kernel of patch_embed.proj summed over the channels, the same model for gray images",
+        "patches 16×16 → 4×4 pixels: pseudo-inverse resize of the kernel (FlexiViT), which maps a resized patch to the"
+        " same token",
         "positions 3×3 → 7×5 patches: bilinear, corner-aligned, as Google's code does",
         "a new classifier for 10 classes, starting at zero: in place of the one for 7",
     ]

@@ -75,5 +75,5 @@ def test_same_grid_is_untouched_and_oblong_grids_work(rule):
 def test_mistakes_are_one_sentence():
     with pytest.raises(CheckpointError, match=r"does not fit a grid of 3×4"):
         resize_positions(embedding((3, 5)), (3, 4), (6, 6), True, "timm")
-    with pytest.raises(CheckpointError, match="no position rule 'cubic'"):
+    with pytest.raises(CheckpointError, match="unknown position rule 'cubic'"):
         resize_positions(embedding((3, 5)), (3, 5), (6, 6), True, "cubic")

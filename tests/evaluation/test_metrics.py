@@ -103,17 +103,17 @@ def test_mcnemar_agrees_with_the_binomial_test(only_first, only_second):
         assert result.p_value == 1
 
 
-def test_mcnemar_says_it_in_words():
+def test_mcnemar_in_words():
     better = metrics.mcnemar(*_predictions(9889, 22, 42, 47)).in_words("vit", "cnn")
     assert better == (
-        "cnn is better: 99.31 % against 99.11 %; on 64 images only one of them is right,"
+        "cnn is better: 99.31 % against 99.11 %; on 64 images only one of them is correct,"
         " cnn on 42 and vit on 22 (McNemar p = 0.017)."
     )
     equal = metrics.mcnemar(*_predictions(9900, 30, 36, 34)).in_words("vit", "cnn")
     assert equal.startswith("No significant difference: cnn and vit have 99.36 % against 99.30 %")
     assert "p = 0.54" in equal
     same = metrics.mcnemar(*_predictions(90, 0, 0, 10)).in_words("a", "b")
-    assert same == "No difference: a and b are right and wrong on the same images."
+    assert same == "No difference: a and b are correct on the same images."
 
 
 def test_t_tests_agree_with_scipy():

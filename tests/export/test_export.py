@@ -1,4 +1,4 @@
-"""ONNX files: what they hold, that they are the model, and that a file which is not never gets its name."""
+"""ONNX files: their contents, that they equal the model, and that a file which does not is never written."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import onnxruntime as ort
 import pytest
 import torch
 
+from vitreous import runs
 from vitreous.config import ArticleViTConfig, CNNConfig, Config, DataConfig, ModelConfig, ViTConfig
 from vitreous.data.datasets import load_dataset
 from vitreous.data.preprocessing import Preprocessing
@@ -21,12 +22,16 @@ from vitreous.errors import MissingExtraError
 from vitreous.export import export_onnx, onnx_files, onnx_for_serving, parity
 from vitreous.export.catalog import model_entries, run_for_samples, sample_digits
 from vitreous.export.graph import ExportError, build_graph
+from vitreous.export.images import sample_images
 from vitreous.inspection.cells import patch_cells
 from vitreous.models import build
-from vitreous.runs import Run
+from vitreous.runs import Run, WeightsRecord
 from vitreous.serving import static_page
 from vitreous.serving.static_page import export_page
 
+RESULTS = runs.TestResults(
+    accuracy=0.5, correct=5, count=10, nll=1.0, calibration_error=0.1, train_seconds=1.0, images_per_second=10.0
+)
 TINY = ViTConfig(dim=16, depth=2, num_heads=2, mlp_dim=24, zero_head=False)
 
 
@@ -37,7 +42,7 @@ def make_run(tmp_path_factory: pytest.TempPathFactory, randomise: Any) -> Callab
         dataset = load_dataset(config.data)
         preprocessing = Preprocessing.for_dataset(dataset)
         run = Run.create(tmp_path_factory.mktemp(name) / name, config, dataset, preprocessing)
-        run.finish(randomise(build(model)), {"test": {"accuracy": 0.5}})
+        run.finish(randomise(build(model)), RESULTS)
         return run
 
     return make
@@ -50,7 +55,7 @@ def tiny(make_run: Callable[..., Run]) -> Run:
 
 @pytest.fixture(scope="module", autouse=True)
 def _trace_once() -> Any:
-    """Tracing takes seconds: each run's graph is traced once for all tests here; all that follows is real."""
+    """Trace each run's graph once for all tests here, since that takes seconds; nothing else is replaced."""
     traced: dict[tuple[Path, bool], Any] = {}
 
     def remembered(run: Run, model: torch.nn.Module, full: bool) -> Any:
@@ -79,11 +84,11 @@ def session(exported: onnx_files.Exported) -> ort.InferenceSession:
 
 
 def pixels_of(run: Run, count: int = 5) -> np.ndarray:
-    images = parity.real_images(run)[0][-count:]
+    images = sample_images(run, parity.NUM_IMAGES)[0][-count:]
     return images.float().div(255).numpy()
 
 
-def test_says_what_it_wrote(exported: onnx_files.Exported) -> None:
+def test_reports_what_it_wrote(exported: onnx_files.Exported) -> None:
     assert exported.full
     assert exported.inputs == ("pixels", "head_mask", "token_mask")
     assert exported.outputs == ("logits", "probabilities", "attention", "lens", "queries", "keys", "values")
@@ -100,7 +105,7 @@ def test_only_pixels_are_required(session: ort.InferenceSession, tiny: Run) -> N
         assert session.run(["logits"], {"pixels": pixels_of(tiny, count)})[0].shape == (count, 10)
 
 
-def test_is_the_model(session: ort.InferenceSession, tiny: Run) -> None:
+def test_equals_the_model(session: ort.InferenceSession, tiny: Run) -> None:
     pixels = pixels_of(tiny)
     model = tiny.load_model()
     taps: dict[str, torch.Tensor] = {}
@@ -137,15 +142,15 @@ def test_masks_remove_heads_and_patches(session: ort.InferenceSession, tiny: Run
 
 
 def test_metadata_is_json(session: ort.InferenceSession, tiny: Run) -> None:
-    told = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
-    assert told["class_names"] == list("0123456789")
-    assert told["preprocessing"] == tiny.preprocessing.model_dump(mode="json")
-    assert told["model"]["patch_size"] == [7, 7]
-    assert told["run"] == "tiny"
-    assert told["accuracy"] == 0.5
-    assert "0 to 1" in told["meanings"]["pixels"]
-    assert np.shape(told["position_similarity"]) == (16, 16)
-    assert np.allclose(np.diag(told["position_similarity"]), 1)
+    metadata = {key: json.loads(value) for key, value in session.get_modelmeta().custom_metadata_map.items()}
+    assert metadata["class_names"] == list("0123456789")
+    assert metadata["preprocessing"] == tiny.preprocessing.model_dump(mode="json")
+    assert metadata["model"]["patch_size"] == [7, 7]
+    assert metadata["run"] == "tiny"
+    assert metadata["accuracy"] == 0.5
+    assert "0 to 1" in metadata["meanings"]["pixels"]
+    assert np.shape(metadata["position_similarity"]) == (16, 16)
+    assert np.allclose(np.diag(metadata["position_similarity"]), 1)
 
 
 VARIANTS = {
@@ -159,7 +164,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("name", [*VARIANTS, pytest.param("post-vit", marks=pytest.mark.slow)])
 def test_every_kind(name: str, make_run: Callable[..., Run], tmp_path: Path) -> None:
-    """Parity is asserted by the export itself, on real images, with and without masks."""
+    """The export itself checks parity, on test images, with and without masks."""
     run = make_run(VARIANTS.get(name, ArticleViTConfig(dim=16)), name)
     exported = export_onnx(run, tmp_path / "model.onnx")
     assert exported.full == (run.config.model.kind == "vit")
@@ -170,13 +175,13 @@ def test_every_kind(name: str, make_run: Callable[..., Run], tmp_path: Path) -> 
 
 
 def test_a_failed_check_leaves_no_file(tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity, "LARGEST_DIFFERENCE", 0.0)
+    monkeypatch.setattr(parity, "MAX_DIFFERENCE", 0.0)
     with pytest.raises(ExportError, match="differs from the model's"):
         export_onnx(tiny, tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_wrong_graph_is_found_and_an_older_file_stays(
+def test_a_wrong_graph_is_detected_and_an_older_file_stays(
     tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "model.onnx").write_bytes(b"the older file")
@@ -211,7 +216,9 @@ def test_names_the_missing_extra(tiny: Run, tmp_path: Path, monkeypatch: pytest.
 # --- the cache, the page -------------------------------------------------------------------------------------------
 
 
-def test_the_cache_knows_a_run_by_its_weights(tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_tells_runs_apart_by_their_weights(
+    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
     calls = []
     monkeypatch.setattr(onnx_files, "export_onnx", lambda run, path, full: calls.append(path) or path.parent.mkdir(
@@ -220,7 +227,7 @@ def test_the_cache_knows_a_run_by_its_weights(tiny: Run, tmp_path: Path, monkeyp
     assert onnx_for_serving(tiny, full=True) == first
     assert onnx_for_serving(tiny, full=False) != first
     assert len(calls) == 2
-    other = Run(tiny.path, {**tiny.record, "weights": {"sha256": "of others"}})
+    other = Run(tiny.path, tiny.record.replace(weights=WeightsRecord(sha256="of others")))
     assert onnx_for_serving(other, full=True) != first
 
 
@@ -263,7 +270,7 @@ def test_the_page_is_a_whole_folder(tiny: Run, make_run: Callable[..., Run], tmp
 
 @pytest.mark.usefixtures("page_parts")
 def test_a_page_that_fails_leaves_nothing(tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parity, "LARGEST_DIFFERENCE", 0.0)
+    monkeypatch.setattr(parity, "MAX_DIFFERENCE", 0.0)
     before = set(tmp_path.iterdir())
     with pytest.raises(ExportError):
         export_page([tiny], tmp_path / "site")
@@ -274,13 +281,13 @@ def test_a_page_that_fails_leaves_nothing(tiny: Run, tmp_path: Path, monkeypatch
         export_page([tiny], tmp_path / "taken")
 
 
-def test_a_relative_path_is_written_where_the_person_stands(tiny: Run, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_relative_path_is_relative_to_the_current_folder(tiny: Run, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     made = export_onnx(tiny, Path("here.onnx"), full=False)
     assert (tmp_path / "here.onnx").stat().st_size == made.bytes
 
 
-# --- what the page is told -------------------------------------------------------------------------------------------
+# --- the page's models.json -------------------------------------------------------------------------------------------
 
 
 def test_samples_fit_the_page_where_a_run_does(make_run: Callable[..., Run], tiny: Run) -> None:
@@ -293,7 +300,7 @@ def test_samples_fit_the_page_where_a_run_does(make_run: Callable[..., Run], tin
 @pytest.mark.parametrize(
     "changes", [{}, {"patch_size": 16, "fit": "pad"}, {"patch_size": 1, "stem_channels": (4, 4)}], ids=str
 )
-def test_the_page_is_told_where_the_patches_lie(changes: dict[str, Any]) -> None:
+def test_entries_hold_the_edges_of_the_patches(changes: dict[str, Any]) -> None:
     config = TINY.replace(**changes)
     metadata = {
         "model": config.model_dump(mode="json"),
@@ -303,6 +310,6 @@ def test_the_page_is_told_where_the_patches_lie(changes: dict[str, Any]) -> None
         "accuracy": None,
         "position_similarity": None,
     }
-    told, cells = model_entries({"tiny": metadata})[0]["cells"], patch_cells(config)
-    assert (told["row_edges"], told["column_edges"]) == (list(cells.row_edges), list(cells.column_edges))
-    assert (told["exact"], told["note"]) == (cells.exact, cells.note)
+    entry, cells = model_entries({"tiny": metadata})[0]["cells"], patch_cells(config)
+    assert (entry["row_edges"], entry["column_edges"]) == (list(cells.row_edges), list(cells.column_edges))
+    assert (entry["exact"], entry["note"]) == (cells.exact, cells.note)

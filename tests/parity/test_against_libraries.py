@@ -1,7 +1,7 @@
 """Our whole ViT against timm's, torchvision's and Hugging Face's: logits, and gradients by every parameter.
 
-Each peer's weights are brought into our names by a linear map of tensors (renaming, joining q, k and v), so the same
-map brings its gradients into our names. Every parameter is random; float64 keeps the comparison tight.
+Each peer's weights are converted to our names by a linear map of tensors (renaming, joining q, k and v), so the same
+map converts its gradients. Every parameter is random; float64 keeps the comparison tight.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from vitreous.models import build, count_parameters
 Randomise = Callable[..., nn.Module]
 Tensors = Mapping[str, Tensor]
 
-#: 17 tokens (spelled-out attention) and 65 tokens of width 8 a head (the fused kernel).
+#: 17 tokens (spelled-out attention) and 65 tokens with heads of width 8 (the fused kernel).
 PATCH_SIZES = [8, 4]
 
 
@@ -39,7 +39,7 @@ def _same_outputs_and_gradients(ours: nn.Module, theirs: nn.Module, to_ours: Cal
     for model in (ours, theirs):
         copy = images.clone().requires_grad_()
         output = model(copy)
-        output = getattr(output, "logits", output)  # Hugging Face wraps its answer
+        output = getattr(output, "logits", output)  # Hugging Face wraps its logits
         (output * direction).sum().backward()
         logits.append(output.detach())
         input_gradients.append(copy.grad)
@@ -167,7 +167,7 @@ def test_parameters_equal_torchvision(name: str, theirs: str, torchvision_vit: M
 
 
 def test_huge_parameters_equal_torchvision(torchvision_vit: ModuleType) -> None:
-    # torchvision's own builder is for 224 pixels, but its published weights are not: the geometry is spelled out
+    # torchvision's builder is for 224 pixels but its published weights are not, so the geometry is given here
     theirs = _count_on_meta(
         lambda: torchvision_vit.VisionTransformer(
             image_size=224, patch_size=14, num_layers=32, num_heads=16, hidden_dim=1280, mlp_dim=5120

@@ -36,19 +36,24 @@ def _tokens(config: ViTConfig) -> Tensor:
 
 
 def _output_and_gradients(run: Callable[[Tensor], Tensor], tokens: Tensor, model: nn.Module) -> tuple[Tensor, ...]:
-    """The output, then the gradient of a random projection of it by the tokens and by every parameter in order."""
+    """Return the output and the gradients of a random projection of it, by the tokens and by every parameter."""
     output = run(tokens)
     direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(1), dtype=output.dtype)
     return output, *torch.autograd.grad((output * direction).sum(), [tokens, *model.parameters()])
 
 
-@pytest.mark.parametrize("patch_size", GEOMETRIES.values(), ids=GEOMETRIES)
-def test_attention_equals_multihead_attention(patch_size: int, randomise: Randomise) -> None:
-    config = _config(patch_size)
+def _attention_pair(config: ViTConfig, randomise: Randomise) -> tuple[nn.Module, nn.MultiheadAttention]:
+    """Return our attention and torch's with the same random parameters."""
     ours = randomise(Attention(config).double())
     theirs = nn.MultiheadAttention(config.dim, config.num_heads, batch_first=True).double()
     theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True)))
+    return ours, theirs
 
+
+@pytest.mark.parametrize("patch_size", GEOMETRIES.values(), ids=GEOMETRIES)
+def test_attention_equals_multihead_attention(patch_size: int, randomise: Randomise) -> None:
+    config = _config(patch_size)
+    ours, theirs = _attention_pair(config, randomise)
     tokens = _tokens(config)
     got = _output_and_gradients(ours, tokens, ours)
     expected = _output_and_gradients(lambda x: theirs(x, x, x, need_weights=False)[0], tokens, theirs)
@@ -58,10 +63,7 @@ def test_attention_equals_multihead_attention(patch_size: int, randomise: Random
 @pytest.mark.parametrize("patch_size", GEOMETRIES.values(), ids=GEOMETRIES)
 def test_attention_weights_equal_those_of_multihead_attention(patch_size: int, randomise: Randomise) -> None:
     config = _config(patch_size)
-    ours = randomise(Attention(config).double())
-    theirs = nn.MultiheadAttention(config.dim, config.num_heads, batch_first=True).double()
-    theirs.load_state_dict(dict(zip(theirs.state_dict(), ours.state_dict().values(), strict=True)))
-
+    ours, theirs = _attention_pair(config, randomise)
     tokens, taps = _tokens(config), {}
     ours(tokens, taps)
     expected = theirs(tokens, tokens, tokens, need_weights=True, average_attn_weights=False)[1]

@@ -1,23 +1,22 @@
-"""Weights fitted to another task: other images, other patches, other channels, other classes.
-
-Nothing is changed silently: `adapt` returns what it did, in words.
-"""
+"""Fit weights to another task: other images, patches, channels or classes. Every change is reported."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.checkpoints.checkpoint import HEAD, Checkpoint, Origin, expected_shapes
-from vitreous.checkpoints.patches import change_channels, resize_patch_kernel
+from vitreous.checkpoints.checkpoint import HEAD, Checkpoint, expected_shapes
+from vitreous.checkpoints.facts import Origin, Stats
 from vitreous.checkpoints.positions import RULE_IN_WORDS, resize_positions
 from vitreous.config import ViTConfig
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import CheckpointError
+from vitreous.reports.formats import by, join
 
-#: What the weights decide. A configuration that says otherwise describes another model.
+#: Settings that the weights determine: a configuration with other values describes another model.
 _ARCHITECTURE = (
     "dim", "depth", "num_heads", "mlp_dim", "pool", "positions", "stem_channels", "stem_depth", "qkv_bias", "norm_eps",
     "gelu",
@@ -26,118 +25,144 @@ _ARCHITECTURE = (
 
 @dataclass(frozen=True)
 class Adapted:
-    """A whole state dict for `ViT(config)`, what was changed, and the origin with the input's mean and std as now."""
+    """A complete state dict for `ViT(config)`, what was changed, and the origin with the new input mean and std."""
 
     tensors: dict[str, Tensor]
     changes: list[str]
     origin: Origin
 
     def normalise_as_before(self, preprocessing: Preprocessing) -> Preprocessing:
-        """`preprocessing` with the input normalisation the weights were trained with, where it is known."""
+        """Return `preprocessing` with the normalisation the weights were trained with, unless it is unknown."""
         if self.origin.mean is None or self.origin.std is None:
             return preprocessing
         return preprocessing.model_copy(update={"mean": self.origin.mean, "std": self.origin.std})
 
 
 def take_architecture(checkpoint: Checkpoint, config: ViTConfig) -> ViTConfig:
-    """`config` with what the weights decide taken from them (width, depth, heads, ε, GELU …); images, patches,
-    channels, classes and regularisation stay as they are."""
+    """Return `config` with the settings that the weights determine (width, depth, heads, ε, GELU …) taken from them;
+    images, patches, channels, classes and regularisation stay as they are."""
     return config.replace(**{name: getattr(checkpoint.config, name) for name in _ARCHITECTURE})
 
 
 def adapt(checkpoint: Checkpoint, config: ViTConfig, *, new_head: bool | None = None) -> Adapted:
-    """The checkpoint's weights for `ViT(config)`.
+    """Return the checkpoint's weights for `ViT(config)`.
 
     Position embeddings are resized by the rule of the weights' origin, the patch kernel by its pseudo-inverse, input
     channels summed or spread. `new_head`: start the classifier at zero, as the paper does in fine-tuning; None: only
-    if the classes' number or the kind of head differ, or the file has none.
+    if the number of classes or the kind of head differs, or the file has no classifier.
     """
-    _check_architecture(checkpoint, config)
-    tensors, changes = dict(checkpoint.tensors), list[str]()
-    origin = _adapt_channels(tensors, checkpoint, config, changes)
-    _adapt_patches(tensors, checkpoint.config, config, changes)
-    _adapt_positions(tensors, checkpoint, config, changes)
-    _adapt_head(tensors, checkpoint, config, new_head, changes)
-    expected = expected_shapes(config)
+    old, expected = checkpoint.config, expected_shapes(config)
+    _check_architecture(old, config)
+    tensors, changes, origin = dict(checkpoint.tensors), list[str](), checkpoint.origin
+    if old.channels != config.channels:
+        origin = _adapt_channels(tensors, checkpoint, config, changes)
+    if old.patch_size != config.patch_size:
+        kernel = "patch_embed.proj.weight"
+        tensors[kernel] = resize_patch_kernel(tensors[kernel], config.patch_size)
+        changes.append(
+            f"patches {by(*old.patch_size)} → {by(*config.patch_size)} pixels: pseudo-inverse resize of the kernel"
+            " (FlexiViT), which maps a resized patch to the same token"
+        )
+    if old.grid != config.grid and config.positions == "learned":
+        rule, has_class_token = origin.position_rule, config.has_class_token
+        tensors["pos_embed"] = resize_positions(tensors["pos_embed"], old.grid, config.grid, has_class_token, rule)
+        changes.append(f"positions {by(*old.grid)} → {by(*config.grid)} patches: {RULE_IN_WORDS[rule]}")
+    if drops_mlp_head := old.head == "mlp" and config.head == "linear":
+        changes.append("the pre-training MLP head is dropped, as the paper does in fine-tuning")
+    if new_head is None:
+        new_head = not checkpoint.has_head or old.num_classes != config.num_classes
+    if new_head or drops_mlp_head:
+        tensors |= {name: torch.zeros(expected[name]) for name in HEAD}
+        before = f"in place of the one for {old.num_classes}" if checkpoint.has_head else "the file had none"
+        changes.append(f"a new classifier for {config.num_classes} classes, starting at zero: {before}")
     wrong = [name for name in expected if name not in tensors or tuple(tensors[name].shape) != expected[name]]
     if wrong:
-        shown = ", ".join(wrong[:5]) + (" …" if len(wrong) > 5 else "")
         raise CheckpointError(
-            f"the weights cannot be fitted to this configuration: {shown} differ in shape or are missing"
+            f"the weights cannot be fitted to this configuration: missing or of another shape: {join(wrong, most=5)}"
         )
     return Adapted({name: tensors[name].contiguous() for name in expected}, changes, origin)
 
 
-def _check_architecture(checkpoint: Checkpoint, config: ViTConfig) -> None:
+def _check_architecture(old: ViTConfig, new: ViTConfig) -> None:
     differing = [
-        f"{name} is {getattr(checkpoint.config, name)} in the weights and {getattr(config, name)} in the configuration"
+        f"{name} is {getattr(old, name)} in the weights and {getattr(new, name)} in the configuration"
         for name in _ARCHITECTURE
-        if getattr(checkpoint.config, name) != getattr(config, name)
+        if getattr(old, name) != getattr(new, name)
     ]
     if differing:
-        raise CheckpointError(f"the weights are another model's: {'; '.join(differing)}")
+        raise CheckpointError(f"the weights are of another model: {'; '.join(differing)}")
+    if new.head == "mlp" and (old.head != "mlp" or new.head_hidden != old.head_hidden):
+        raise CheckpointError("the weights have no MLP head of that width: set model.head=linear, as fine-tuning does")
 
 
 def _adapt_channels(
     tensors: dict[str, Tensor], checkpoint: Checkpoint, config: ViTConfig, changes: list[str]
 ) -> Origin:
     old, origin = checkpoint.config.channels, checkpoint.origin
-    if old == config.channels:
-        return origin
     first = "stem.0" if config.stem_channels else "patch_embed.proj"
     weight, bias = f"{first}.weight", f"{first}.bias"
     tensors[weight], tensors[bias], mean, std = change_channels(
         tensors[weight], tensors[bias], config.channels, origin.mean, origin.std
     )
     how = (
-        "summed over the channels, which is the same model for gray images"
+        "summed over the channels, the same model for gray images"
         if config.channels < old
-        else "a third for each channel, which is the same model for images of equal channels"
+        else "divided equally among the channels, the same model for images of equal channels"
     )
     changes.append(f"input channels {old} → {config.channels}: the kernel of {first} {how}")
     return replace(origin, mean=mean, std=std)
 
 
-def _adapt_patches(tensors: dict[str, Tensor], old: ViTConfig, new: ViTConfig, changes: list[str]) -> None:
-    if old.patch_size == new.patch_size:
-        return
-    name = "patch_embed.proj.weight"
-    tensors[name] = resize_patch_kernel(tensors[name], new.patch_size)
-    changes.append(
-        f"patches {_times(old.patch_size)} → {_times(new.patch_size)} pixels: pseudo-inverse resize of the kernel"
-        " (FlexiViT), which answers a resized patch as before"
-    )
+# --- the patch kernel: D width, C channels, p × p the old patch, q × q the new one; a kernel is (D, C, p, p) ---
 
 
-def _adapt_positions(tensors: dict[str, Tensor], checkpoint: Checkpoint, config: ViTConfig, changes: list[str]) -> None:
-    old = checkpoint.config
-    if old.grid == config.grid or config.positions != "learned":
-        return
-    rule = checkpoint.origin.position_rule
-    tensors["pos_embed"] = resize_positions(tensors["pos_embed"], old.grid, config.grid, config.has_class_token, rule)
-    changes.append(f"positions {_times(old.grid)} → {_times(config.grid)} patches: {RULE_IN_WORDS[rule]}")
+def resize_patch_kernel(kernel: Tensor, new_size: tuple[int, int]) -> Tensor:
+    """Resize by pseudo-inverse (FlexiViT, Beyer et al. 2023, Section 3.4): a resized patch gives the same token.
+
+    With R the linear map that resizes a p × p patch x to q × q, the new kernel is w' = (Rᵀ)⁺ w, the least-squares
+    solution of ⟨R x, w'⟩ = ⟨x, w⟩ for all x: exact when the patch grows, optimal when it shrinks. Resizing the kernel
+    like an image instead (plain bilinear) scales the tokens by about (q / p)².
+    R is bilinear and antialiased, because small images are usually averaged down from larger ones. It is separable, so
+    two small pseudo-inverses suffice: W' = (R_row⁺)ᵀ W R_column⁺.
+    """
+    if tuple(kernel.shape[-2:]) == tuple(new_size):
+        return kernel
+    rows, columns = (
+        torch.linalg.pinv(_resize_matrix(old, new)) for old, new in zip(kernel.shape[-2:], new_size, strict=True)
+    )  # (p, q) each
+    return (rows.T @ kernel.double() @ columns).to(kernel.dtype)
 
 
-def _adapt_head(
-    tensors: dict[str, Tensor], checkpoint: Checkpoint, config: ViTConfig, new_head: bool | None, changes: list[str]
-) -> None:
-    old = checkpoint.config
-    if config.head == "mlp" and (old.head != "mlp" or config.head_hidden != old.head_hidden):
-        raise CheckpointError("the weights have no MLP head of that width: set model.head=linear, as fine-tuning does")
-    if new_head is None:
-        new_head = not checkpoint.has_head or (old.num_classes, old.head) != (config.num_classes, config.head)
-    if old.head == "mlp" and config.head == "linear":
-        for name in ("pre_logits.weight", "pre_logits.bias"):
-            tensors.pop(name, None)
-        changes.append("the pre-training MLP head is dropped, as the paper does in fine-tuning")
-        new_head = True
-    if not new_head:
-        return
-    hidden = (config.head_hidden or config.dim) if config.head == "mlp" else config.dim
-    tensors[HEAD[0]], tensors[HEAD[1]] = torch.zeros(config.num_classes, hidden), torch.zeros(config.num_classes)
-    before = f"in place of the one for {old.num_classes}" if checkpoint.has_head else "the file had none"
-    changes.append(f"a new classifier for {config.num_classes} classes, starting at zero: {before}")
+def _resize_matrix(old: int, new: int) -> Tensor:
+    """Return R for one axis, (new, old): the resized unit vectors."""
+    units = torch.eye(old, dtype=torch.float64)[None, None]
+    return F.interpolate(units, size=(new, old), mode="bilinear", antialias=True)[0, 0]
 
 
-def _times(size: tuple[int, int]) -> str:
-    return f"{size[0]}×{size[1]}"
+def change_channels(
+    kernel: Tensor, bias: Tensor, channels: int, mean: Stats, std: Stats
+) -> tuple[Tensor, Tensor, Stats, Stats]:
+    """Convert a first convolution from 3 channels to 1 or 1 to 3; return kernel, bias, and the input's mean and std.
+
+    3 → 1: three equal channels give Σ_c w_c · x, so the sum over the channels is the same model for gray images.
+    Channels that were normalised differently ((g - m_c) / s_c, as ImageNet's) get one mean m and deviation s:
+    w = Σ_c w_c s / s_c, and the difference of the means goes into the bias, Σ w_c (m - m_c) / s_c.
+    1 → 3: a third of the kernel per channel, the same model for images whose channels are equal.
+    """
+    old = kernel.shape[1]
+    if channels == old:
+        return kernel, bias, mean, std
+    if (old, channels) == (1, 3):
+        return kernel.expand(-1, 3, -1, -1) / 3, bias, mean and mean * 3, std and std * 3
+    if channels != 1:
+        raise CheckpointError(
+            f"weights for {old} input channels cannot be fitted to {channels}; only 3 → 1 and 1 → 3 can"
+        )
+    if mean is None or std is None or len(mean) != old or len(std) != old:
+        return kernel.sum(dim=1, keepdim=True), bias, None, None
+    gray_mean, gray_std = sum(mean) / old, sum(std) / old
+    means, stds = torch.tensor([mean, std], dtype=torch.float64)
+    per_channel = kernel.double()
+    shift = (per_channel.sum(dim=(2, 3)) * (gray_mean - means) / stds).sum(dim=1)  # (D,)
+    gray = (per_channel * (gray_std / stds)[:, None, None]).sum(dim=1, keepdim=True)
+    return gray.to(kernel.dtype), (bias.double() + shift).to(bias.dtype), (gray_mean,), (gray_std,)

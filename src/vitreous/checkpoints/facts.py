@@ -1,91 +1,109 @@
-"""Facts about weights that stand beside them: in a config.json, a preprocessor's file, or a safetensors header.
-
-All of it is a stranger's text: a value that is not what it should be is treated as not said.
-"""
+"""Facts about weights that the tensors do not hold: as files state them (`Hints`) and as established (`Origin`)."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from vitreous.checkpoints.checkpoint import Hints
-from vitreous.config import ViTConfig
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, ValidationError
 
-#: Where a safetensors header of ours keeps what the layout has no place for.
+from vitreous.checkpoints.positions import PositionRule
+from vitreous.errors import CheckpointError
+
+LayoutName = Literal["timm", "hf", "torchvision", "google", "vit-pytorch", "vitreous"]
+Gelu = Literal["erf", "tanh"]
+Stats = tuple[float, ...] | None  # one number per channel; None: unknown
+
+#: The key in a safetensors header under which we store what the layout has no place for.
 METADATA_KEY = "vitreous"
 
 
-def as_size(value: Any) -> tuple[int, int] | None:
-    """28 or [28, 28] → (28, 28)."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        value = (value, value)
-    if isinstance(value, (list, tuple)) and len(value) == 2 and all(type(n) is int and 0 < n < 2**20 for n in value):
-        return value[0], value[1]
-    return None
+@dataclass(frozen=True)
+class Origin:
+    """Facts without which the same weights would compute something else."""
+
+    layout: LayoutName
+    norm_eps: float
+    gelu: Gelu
+    position_rule: PositionRule
+    mean: Stats = None  # of the input, for pixels in [0, 1]
+    std: Stats = None
+    class_names: tuple[str, ...] | None = None
 
 
-def as_numbers(value: Any) -> tuple[float, ...] | None:
-    if not isinstance(value, (list, tuple)) or not 0 < len(value) <= 64:
-        return None
-    if not all(isinstance(n, (int, float)) and math.isfinite(n) for n in value):
-        return None
-    return tuple(float(n) for n in value)
+def _as_pair(value: Any) -> Any:
+    return (value, value) if isinstance(value, int) else value
 
 
-def as_eps(value: Any) -> float | None:
-    return float(value) if isinstance(value, float) and 0 < value < 1 else None
+def _in_order(value: Any) -> Any:
+    """{"0": name, "1": name, …}, Hugging Face's id2label, → [name, name, …]."""
+    return [value.get(str(i)) for i in range(len(value))] if isinstance(value, dict) else value
 
 
-def class_names_from(value: Any) -> tuple[str, ...] | None:
-    """A list of names, or {"0": name, "1": name, …} without a gap."""
-    if isinstance(value, dict):
+_Side = Annotated[int, Field(strict=True, gt=0, lt=2**20)]
+_Size = Annotated[tuple[_Side, _Side], BeforeValidator(_as_pair)]
+_Numbers = Annotated[tuple[Annotated[float, Field(strict=True, allow_inf_nan=False)], ...], Field(min_length=1)]
+_Names = Annotated[tuple[StrictStr, ...], Field(min_length=1), BeforeValidator(_in_order)]
+
+
+class Hints(BaseModel):
+    """What a config.json, a safetensors header or the caller states; None: not stated."""
+
+    model_config = ConfigDict(frozen=True)
+
+    num_heads: StrictInt | None = None
+    image_size: _Size | None = None
+    channels: StrictInt | None = None
+    norm_eps: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
+    gelu: Gelu | None = None
+    mean: _Numbers | None = None
+    std: _Numbers | None = None
+    class_names: _Names | None = None
+
+    @classmethod
+    def from_untrusted(cls, /, **values: Any) -> Hints:
+        """Take the valid values and ignore the others: a downloaded file may state anything."""
         try:
-            numbered = {int(key): name for key, name in value.items()}
-        except ValueError:
-            return None
-        if not numbered or set(numbered) != set(range(len(numbered))):
-            return None
-        value = [numbered[i] for i in range(len(numbered))]
-    if not isinstance(value, (list, tuple)) or not value or not all(isinstance(name, str) for name in value):
-        return None
-    return tuple(value)
+            return cls.model_validate(values)
+        except ValidationError as error:
+            invalid = {detail["loc"][0] for detail in error.errors()}
+            return cls.model_validate({name: value for name, value in values.items() if name not in invalid})
+
+    @classmethod
+    def from_header(cls, metadata: Mapping[str, str]) -> Hints:
+        """Read what `to_header` wrote into a safetensors header."""
+        try:
+            facts = json.loads(metadata.get(METADATA_KEY, "{}"))
+        except (ValueError, RecursionError):
+            return cls()
+        return cls.from_untrusted(**facts) if isinstance(facts, dict) else cls()
+
+    def to_header(self) -> dict[str, str]:
+        return {"format": "pt", METADATA_KEY: self.model_dump_json()}
+
+    def over(self, other: Hints) -> Hints:
+        """These hints, completed by `other`."""
+        return other.model_copy(update=self.model_dump(exclude_none=True))
+
+    def origin(
+        self, layout: LayoutName, rule: PositionRule, norm_eps: float, gelu: Gelu, mean: Stats = None, std: Stats = None
+    ) -> Origin:
+        """Return the origin; ε, mean and std are the layout's defaults, which the hints override."""
+        return Origin(
+            layout=layout,
+            norm_eps=self.norm_eps or norm_eps,
+            gelu=gelu,
+            position_rule=rule,
+            mean=self.mean or mean,
+            std=self.std or std,
+            class_names=self.class_names,
+        )
 
 
-def header_of(
-    config: ViTConfig,
-    mean: tuple[float, ...] | None,
-    std: tuple[float, ...] | None,
-    class_names: tuple[str, ...] | None,
-) -> dict[str, str]:
-    """What we write into a safetensors header, so that reading our own file back has nothing to ask."""
-    facts = {
-        "num_heads": config.num_heads,
-        "image_size": config.image_size,
-        "norm_eps": config.norm_eps,
-        "gelu": config.gelu,
-        "mean": mean,
-        "std": std,
-        "class_names": class_names,
-    }
-    return {"format": "pt", METADATA_KEY: json.dumps(facts)}
-
-
-def hints_from_header(metadata: Mapping[str, str]) -> Hints:
-    try:
-        facts = json.loads(metadata.get(METADATA_KEY, "{}"))
-    except (ValueError, RecursionError):
-        return Hints()
-    if not isinstance(facts, dict):
-        return Hints()
-    heads, gelu = facts.get("num_heads"), facts.get("gelu")
-    return Hints(
-        num_heads=heads if type(heads) is int else None,
-        image_size=as_size(facts.get("image_size")),
-        norm_eps=as_eps(facts.get("norm_eps")),
-        gelu=gelu if gelu in ("erf", "tanh") else None,
-        mean=as_numbers(facts.get("mean")),
-        std=as_numbers(facts.get("std")),
-        class_names=class_names_from(facts.get("class_names")),
-    )
+def gelu_named(activation: Any, kinds: Mapping[str, Gelu]) -> Gelu:
+    """Return the kind of GELU that a config.json names in its library's words."""
+    if not isinstance(activation, str) or activation not in kinds:
+        raise CheckpointError(f"the activation {activation!r} of the model's config.json is not GELU")
+    return kinds[activation]

@@ -1,12 +1,12 @@
-"""Google's `.npz` files: the paper's own and AugReg's, and big_vision's.
+"""Google's `.npz` files: the paper's own, AugReg's and big_vision's.
 
 Shapes in the file: kernels are (in, out); q, k, v (D, H, K) and (H, K); the output projection (H, K, D); the patch
-kernel (P, P, C, D). So the number of heads can be read off. ε is 1e-6 and GELU is Flax's tanh approximation in all of
-Google's code; the input is in [-1, 1], which is mean 0.5 and deviation 0.5.
+kernel (P, P, C, D). They show the number of heads. ε is 1e-6 and GELU is Flax's tanh approximation in all of Google's
+code; the input is in [-1, 1], which is mean 0.5 and deviation 0.5.
 
-big_vision numbers the sub-modules differently, may stack all blocks along a leading axis, and keeps positions for the
-patches alone (what the class token's would add is in `cls` already). Without a class token it pools by the mean of the
-normed tokens. Attention pooling (MAPHead) cannot be expressed; nor can sine-cosine positions, which are not stored.
+big_vision numbers the sub-modules differently, may stack all blocks along a leading axis, and stores positions for the
+patches only (the class token's is part of `cls`). Without a class token it averages the normalised tokens. Attention
+pooling (MAPHead) is not supported, nor are sine-cosine positions, which are not stored.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.checkpoints.checkpoint import Hints, Mapped, Origin
+from vitreous.checkpoints.checkpoint import Mapped
+from vitreous.checkpoints.facts import Hints
 from vitreous.checkpoints.names import MAX_BLOCKS, count_blocks, expand, join_qkv, rename, split_qkv
 from vitreous.config import ViTConfig
 from vitreous.errors import CheckpointError
@@ -28,69 +29,73 @@ _BLOCK = r"Transformer/encoderblock_(\d+)/"
 NORM_EPS = 1e-6
 
 
-def _block(norm1: str, attention: str, norm2: str, mlp: str) -> tuple[dict[str, str], dict[str, str]]:
-    """Tables of linear layers and of LayerNorms: the two name their weights differently."""
+def _table(positions: str, attention: str, norm2: str, mlp: str) -> dict[str, str]:
     block = "Transformer/encoderblock_{i}/"
-    linear = {
+    return {
+        "cls_token!": "cls",
+        "pos_embed!": positions,
+        "patch_embed.proj": "embedding",
+        "blocks.{i}.norm1": f"{block}LayerNorm_0",
         "blocks.{i}.attn.q": f"{block}{attention}/query",
         "blocks.{i}.attn.k": f"{block}{attention}/key",
         "blocks.{i}.attn.v": f"{block}{attention}/value",
         "blocks.{i}.attn.proj": f"{block}{attention}/out",
+        "blocks.{i}.norm2": block + norm2,
         "blocks.{i}.mlp.fc1": f"{block}{mlp}/Dense_0",
         "blocks.{i}.mlp.fc2": f"{block}{mlp}/Dense_1",
+        "norm": "Transformer/encoder_norm",
+        "pre_logits": "pre_logits",
+        "head": "head",
     }
-    return linear, {"blocks.{i}.norm1": block + norm1, "blocks.{i}.norm2": block + norm2}
 
 
-_TOP_LINEAR = {"patch_embed.proj": "embedding", "pre_logits": "pre_logits", "head": "head"}
-_TOP_NORM = {"norm": "Transformer/encoder_norm"}
-_ORIGINAL = _block("LayerNorm_0", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3")
-_BIG_VISION = _block("LayerNorm_0", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
-_ORIGINAL_POSITIONS = "Transformer/posembed_input/pos_embedding"
-_BIG_VISION_POSITIONS = "pos_embedding"
+_ORIGINAL = _table(
+    "Transformer/posembed_input/pos_embedding", "MultiHeadDotProductAttention_1", "LayerNorm_2", "MlpBlock_3"
+)
+_BIG_VISION = _table("pos_embedding", "MultiHeadDotProductAttention_0", "LayerNorm_1", "MlpBlock_0")
 
 
-def _names(big_vision: bool, depth: int) -> dict[str, str]:
-    linear, norm = _BIG_VISION if big_vision else _ORIGINAL
-    positions = _BIG_VISION_POSITIONS if big_vision else _ORIGINAL_POSITIONS
-    return (
-        {"cls": "cls_token", positions: "pos_embed"}
-        | expand(_TOP_LINEAR | linear, depth, {".weight": "/kernel", ".bias": "/bias"})
-        | expand(_TOP_NORM | norm, depth, {".weight": "/scale", ".bias": "/bias"})
-    )
+def _names(table: dict[str, str], depth: int) -> dict[str, str]:
+    """Expand with Flax's names: a LayerNorm has /scale and /bias, a linear layer /kernel and /bias."""
+    return {
+        theirs.replace(".weight", "/scale" if "norm" in ours else "/kernel").replace(".bias", "/bias"): ours
+        for theirs, ours in expand(table, depth).items()
+    }
 
 
 def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
-    used_names = dict(tensors)
+    notes: list[str] = []
     stacked = any(name.startswith(_STACKED) for name in tensors)
     big_vision = stacked or any("/MultiHeadDotProductAttention_0/" in name for name in tensors)
-    notes: list[str] = []
+    blocks = dict(tensors)
     if stacked:
-        used_names = _unstack(tensors)
+        blocks = _unstack(tensors)
         notes.append("the blocks were stacked along one axis")
-    depth = count_blocks(used_names, _BLOCK)
-    renamed, unexpected = rename(used_names, _names(big_vision, depth))
+    renamed, unexpected = rename(blocks, _names(_BIG_VISION if big_vision else _ORIGINAL, count_blocks(blocks, _BLOCK)))
     if "pos_embed" not in renamed:
-        raise CheckpointError(
-            "there are no learned positions in the file: big_vision's sine-cosine ones are not stored"
-        )
-    used = sum(1 for name in tensors if name not in unexpected)
-    heads = _check_axes(renamed)
-    turned = {name: _to_ours(name, tensor) for name, tensor in renamed.items()}
-    if big_vision and "cls_token" in turned:
-        positions = turned["pos_embed"]
-        turned["pos_embed"] = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
-        notes.append("the class token's position is part of the token already: it is given one of zero")
-    half = (0.5,) * (turned["patch_embed.proj.weight"].shape[1] if "patch_embed.proj.weight" in turned else 3)
-    origin = Origin("google", NORM_EPS, "tanh", "google", hints.mean or half, hints.std or half, hints.class_names)
-    return Mapped(join_qkv(turned), used, unexpected, origin, notes, num_heads=heads)
+        raise CheckpointError("the file has no learned positions: big_vision does not store its sine-cosine ones")
+    num_heads = _check_axes(renamed)
+    ours = {name: _to_ours(name, tensor) for name, tensor in renamed.items()}
+    if big_vision and "cls_token" in ours:
+        positions = ours["pos_embed"]
+        ours["pos_embed"] = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
+        notes.append("the class token already includes its position: it is given one of zero")
+    half = (0.5,) * (ours["patch_embed.proj.weight"].shape[1] if "patch_embed.proj.weight" in ours else 3)
+    return Mapped(
+        tensors=join_qkv(ours),
+        used=sum(1 for name in tensors if name not in unexpected),
+        unexpected=unexpected,
+        origin=hints.origin("google", "google", NORM_EPS, "tanh", half, half),
+        notes=notes,
+        num_heads=num_heads,
+    )
 
 
 def _unstack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`encoderblock/…` (L, …) → `encoderblock_i/…` (…), all of the same L."""
+    """Turn `encoderblock/…` (L, …) into `encoderblock_i/…` (…); L must be the same everywhere."""
     depths = {len(tensor) for name, tensor in tensors.items() if name.startswith(_STACKED) and tensor.ndim}
     if len(depths) != 1 or not 0 < (depth := depths.pop()) <= MAX_BLOCKS:
-        raise CheckpointError("the stacked blocks of the file do not agree on how many they are")
+        raise CheckpointError("the stacked tensors of the file differ in their number of blocks")
     single: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if not name.startswith(_STACKED) or tensor.ndim == 0:
@@ -102,18 +107,18 @@ def _unstack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_axes(tensors: Mapping[str, Tensor]) -> int | None:
-    """The number of heads. Once flattened, a matrix that was cut otherwise could no longer be told from a right one."""
-    cuts: dict[tuple[int, ...], str] = {}
+    """Return the number of heads, after checking every tensor's axes and heads: flattening hides a difference."""
+    splits: dict[tuple[int, ...], str] = {}  # (heads, width) → the first tensor that has them
     for name, tensor in tensors.items():
         if tensor.ndim != (expected := _axes(name)):
-            raise CheckpointError(f"{name!r} (by our names) has the shape {tuple(tensor.shape)}, not {expected} axes")
+            raise CheckpointError(f"{name!r} (in our names) has the shape {tuple(tensor.shape)}, not {expected} axes")
         if ".attn." in name and expected > 1:
             is_input = name.endswith("weight") and ".proj." not in name
-            cuts.setdefault(tuple(tensor.shape[1:] if is_input else tensor.shape[:2]), name)
-    if len(cuts) > 1:
-        shown = " and ".join(f"{name!r} into {cut}" for cut, name in list(cuts.items())[:2])
-        raise CheckpointError(f"its heads are not all cut alike: {shown} (heads, width)")
-    return next(iter(cuts))[0] if cuts else None
+            splits.setdefault(tuple(tensor.shape[1:] if is_input else tensor.shape[:2]), name)
+    if len(splits) > 1:
+        shown = " and ".join(f"{name!r} has {split}" for split, name in list(splits.items())[:2])
+        raise CheckpointError(f"its tensors differ in (heads, head width): {shown}")
+    return next(iter(splits))[0] if splits else None
 
 
 def _axes(name: str) -> int:
@@ -128,7 +133,7 @@ def _axes(name: str) -> int:
 
 
 def _to_ours(name: str, tensor: Tensor) -> Tensor:
-    """(in, out) → (out, in), heads side by side."""
+    """Transpose (in, out) to (out, in) and join the heads' axes."""
     if name == "patch_embed.proj.weight":
         return tensor.permute(3, 2, 0, 1)  # (P, P, C, D) → (D, C, P, P)
     if ".attn." in name and tensor.ndim == 3:
@@ -139,13 +144,13 @@ def _to_ours(name: str, tensor: Tensor) -> Tensor:
     return tensor.T if tensor.ndim == 2 else tensor
 
 
-# --- writing: the paper's own layout -----------------------------------------------------------------------
+# --- writing, in the paper's own layout -----------------------------------------------------------------------
 
 
 def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
-    names = {ours: theirs for theirs, ours in _names(False, config.depth).items()}
+    names = {ours: theirs for theirs, ours in _names(_ORIGINAL, config.depth).items()}
     pieces = dict(tensors)
-    for i in range(0 if config.qkv_bias else config.depth):  # Flax's attention always has the bias: zero is none
+    for i in range(0 if config.qkv_bias else config.depth):  # Flax's attention always has the bias
         pieces[f"blocks.{i}.attn.qkv.bias"] = torch.zeros(3 * config.dim)
     split = split_qkv(pieces)
     return {names[name]: _to_theirs(name, tensor, config).contiguous() for name, tensor in split.items()}

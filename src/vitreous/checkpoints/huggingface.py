@@ -1,27 +1,29 @@
 """Hugging Face transformers' ViT: a folder of model.safetensors, config.json and preprocessor_config.json.
 
-The names on disk are those of transformers 4 (5 still writes them); the names in memory of 5 are read as well, since a
-state dict saved by hand has them. ε, GELU and heads come from config.json; without one, the library's defaults.
+Files have the names of transformers 4 (5 still writes them). The names that 5 uses in memory are read as well, since a
+state dict saved by hand has them. ε, GELU and heads come from config.json or are the library's defaults.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from vitreous.checkpoints.checkpoint import Hints, Mapped, Origin
-from vitreous.checkpoints.facts import as_eps, as_numbers, as_size, class_names_from
-from vitreous.checkpoints.names import TORCH_SUFFIXES, count_blocks, expand, join_qkv, rename, split_qkv
+from vitreous.checkpoints.checkpoint import Mapped
+from vitreous.checkpoints.facts import Gelu, Hints, gelu_named
+from vitreous.checkpoints.files import read_json
+from vitreous.checkpoints.names import count_blocks, expand, join_qkv, rename, split_qkv
 from vitreous.config import ViTConfig
 from vitreous.errors import CheckpointError
 
 MARKER = "embeddings.patch_embeddings.projection.weight"
-BASE = "vit."  # what a model with a classifier puts before all but the classifier
+BASE = "vit."  # prefix of all tensors but the classifier's, in a model with a classifier
 _BLOCK = r"(?:encoder\.layer|layers)\.(\d+)\."
 
-_SHARED = {
+_TOP = {
     "cls_token!": "embeddings.cls_token",
     "pos_embed!": "embeddings.position_embeddings",
     "patch_embed.proj": "embeddings.patch_embeddings.projection",
@@ -29,51 +31,43 @@ _SHARED = {
     "pre_logits": "pooler.dense",
     "head": "classifier",
 }
-_ON_DISK = _SHARED | {
-    "blocks.{i}.norm1": "encoder.layer.{i}.layernorm_before",
-    "blocks.{i}.attn.q": "encoder.layer.{i}.attention.attention.query",
-    "blocks.{i}.attn.k": "encoder.layer.{i}.attention.attention.key",
-    "blocks.{i}.attn.v": "encoder.layer.{i}.attention.attention.value",
-    "blocks.{i}.attn.proj": "encoder.layer.{i}.attention.output.dense",
-    "blocks.{i}.norm2": "encoder.layer.{i}.layernorm_after",
-    "blocks.{i}.mlp.fc1": "encoder.layer.{i}.intermediate.dense",
-    "blocks.{i}.mlp.fc2": "encoder.layer.{i}.output.dense",
+#: A block's modules: ours → (in files, in the memory of transformers 5).
+_BLOCKS = {
+    "norm1": ("layernorm_before", "layernorm_before"),
+    "attn.q": ("attention.attention.query", "attention.q_proj"),
+    "attn.k": ("attention.attention.key", "attention.k_proj"),
+    "attn.v": ("attention.attention.value", "attention.v_proj"),
+    "attn.proj": ("attention.output.dense", "attention.o_proj"),
+    "norm2": ("layernorm_after", "layernorm_after"),
+    "mlp.fc1": ("intermediate.dense", "mlp.fc1"),
+    "mlp.fc2": ("output.dense", "mlp.fc2"),
 }
-_IN_MEMORY = _SHARED | {
-    "blocks.{i}.norm1": "layers.{i}.layernorm_before",
-    "blocks.{i}.attn.q": "layers.{i}.attention.q_proj",
-    "blocks.{i}.attn.k": "layers.{i}.attention.k_proj",
-    "blocks.{i}.attn.v": "layers.{i}.attention.v_proj",
-    "blocks.{i}.attn.proj": "layers.{i}.attention.o_proj",
-    "blocks.{i}.norm2": "layers.{i}.layernorm_after",
-    "blocks.{i}.mlp.fc1": "layers.{i}.mlp.fc1",
-    "blocks.{i}.mlp.fc2": "layers.{i}.mlp.fc2",
-}
+_IN_FILES = _TOP | {f"blocks.{{i}}.{ours}": f"encoder.layer.{{i}}.{theirs}" for ours, (theirs, _) in _BLOCKS.items()}
+_IN_MEMORY = _TOP | {f"blocks.{{i}}.{ours}": f"layers.{{i}}.{theirs}" for ours, (_, theirs) in _BLOCKS.items()}
 
 #: `hidden_act` → our GELU. `gelu_new` and `gelu_fast` are the same formula, written out.
-_GELU = {"gelu": "erf", "gelu_python": "erf", "gelu_new": "tanh", "gelu_fast": "tanh", "gelu_pytorch_tanh": "tanh"}
+_GELU: dict[str, Gelu] = {
+    "gelu": "erf", "gelu_python": "erf", "gelu_new": "tanh", "gelu_fast": "tanh", "gelu_pytorch_tanh": "tanh",
+}  # fmt: skip
 NORM_EPS = 1e-12
 
 
-def hints_from(config: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> Hints:
-    """What config.json and preprocessor_config.json tell."""
+def read_config(config: Mapping[str, Any], folder: Path) -> Hints:
+    """Return what config.json and the preprocessor_config.json in its folder state."""
     model_type = config.get("model_type", "vit")
     if model_type != "vit":
-        raise CheckpointError(f"the folder holds a {model_type!r} model; only Hugging Face's 'vit' is the paper's")
-    activation = config.get("hidden_act", "gelu")
-    if not isinstance(activation, str) or activation not in _GELU:
-        raise CheckpointError(f"the activation {activation!r} of the model's config.json is not GELU")
-    heads = config.get("num_attention_heads")
-    names = class_names_from(config.get("id2label"))
-    if names is not None and all(name == f"LABEL_{i}" for i, name in enumerate(names)):
+        raise CheckpointError(f"the folder holds a {model_type!r} model; only Hugging Face's 'vit' is supported")
+    preprocessor = read_json(folder / "preprocessor_config.json")
+    names = config.get("id2label")
+    if isinstance(names, dict) and all(name == f"LABEL_{i}" for i, name in names.items()):
         names = None  # the library's placeholders
-    return Hints(
-        num_heads=heads if type(heads) is int else None,
-        image_size=as_size(config.get("image_size")),
-        norm_eps=as_eps(config.get("layer_norm_eps")),
-        gelu="tanh" if _GELU[activation] == "tanh" else "erf",
-        mean=as_numbers(preprocessor.get("image_mean")),
-        std=as_numbers(preprocessor.get("image_std")),
+    return Hints.from_untrusted(
+        num_heads=config.get("num_attention_heads"),
+        image_size=config.get("image_size"),
+        norm_eps=config.get("layer_norm_eps"),
+        gelu=gelu_named(config.get("hidden_act", "gelu"), _GELU),
+        mean=preprocessor.get("image_mean"),
+        std=preprocessor.get("image_std"),
         class_names=names,
     )
 
@@ -81,9 +75,9 @@ def hints_from(config: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> Hi
 def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
     bare = {name.removeprefix(BASE): tensor for name, tensor in tensors.items()}
     if len(bare) != len(tensors):
-        raise CheckpointError(f"the file names the same tensor with and without {BASE!r} before it")
+        raise CheckpointError(f"the file has the same tensor with and without the prefix {BASE!r}")
     depth = count_blocks(bare, _BLOCK)
-    names = expand(_ON_DISK, depth, TORCH_SUFFIXES) | expand(_IN_MEMORY, depth, TORCH_SUFFIXES)
+    names = expand(_IN_FILES, depth) | expand(_IN_MEMORY, depth)
     renamed, unexpected = rename(bare, names)
     used, notes = len(renamed), []
     if "head.weight" in renamed and "pre_logits.weight" in renamed:
@@ -91,29 +85,20 @@ def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any])
         renamed.pop("pre_logits.bias", None)
         notes.append("the pooler is left out: Hugging Face's classifier does not read it either")
     if not config:
-        notes.append(f"there is no config.json beside it: LayerNorm ε {NORM_EPS:g}, erf GELU, the library's defaults")
+        notes.append(f"no config.json beside it: LayerNorm ε {NORM_EPS:g} and erf GELU, the library's defaults")
     if hints.mean is None:
-        notes.append(
-            "there is no preprocessor_config.json beside it: input normalised with 0.5/0.5, the library's default"
-        )
-    half = (0.5,) * _channels(renamed)
-    origin = Origin(
-        "hf", hints.norm_eps or NORM_EPS, hints.gelu or "erf", "hf", hints.mean or half, hints.std or half,
-        hints.class_names,
-    )  # fmt: skip
-    return Mapped(join_qkv(renamed), used, unexpected, origin, notes)
-
-
-def _channels(tensors: Mapping[str, Tensor]) -> int:
-    kernel = tensors.get("patch_embed.proj.weight")
-    return kernel.shape[1] if kernel is not None and kernel.ndim == 4 else 3
+        notes.append("no preprocessor_config.json beside it: input normalised with 0.5/0.5, the library's default")
+    kernel = renamed.get("patch_embed.proj.weight")
+    half = (0.5,) * (kernel.shape[1] if kernel is not None and kernel.ndim == 4 else 3)
+    origin = hints.origin("hf", "hf", NORM_EPS, hints.gelu or "erf", half, half)
+    return Mapped(tensors=join_qkv(renamed), used=used, unexpected=unexpected, origin=origin, notes=notes)
 
 
 # --- writing -----------------------------------------------------------------------------------------------
 
 
 def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
-    names = {ours: theirs for theirs, ours in expand(_ON_DISK, config.depth, TORCH_SUFFIXES).items()}
+    names = {ours: theirs for theirs, ours in expand(_IN_FILES, config.depth).items()}
     written = {names[name]: tensor for name, tensor in split_qkv(tensors).items()}
     return {name if name.startswith("classifier.") else BASE + name: tensor for name, tensor in written.items()}
 
@@ -142,7 +127,7 @@ def config_json(config: ViTConfig, class_names: tuple[str, ...] | None) -> dict[
 
 
 def preprocessor_json(config: ViTConfig, mean: tuple[float, ...], std: tuple[float, ...]) -> dict[str, Any]:
-    """What AutoImageProcessor reads: pixels resized, divided by 255, normalised."""
+    """Return what AutoImageProcessor reads: pixels are resized, divided by 255 and normalised."""
     height, width = config.image_size
     return {
         "image_processor_type": "ViTImageProcessor",

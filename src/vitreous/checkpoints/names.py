@@ -1,7 +1,7 @@
-"""Tables of names, ours to theirs, and what all layouts share: prefixes, blocks, and the fused q, k, v.
+"""Tensor names: tables from ours to theirs, prefixes, numbered blocks, and the fused q, k, v.
 
-Where a layout keeps q, k and v apart, its table names the pieces `blocks.i.attn.q`, `.k`, `.v`, which `join_qkv` puts
-together into our (timm's) one matrix of 3D rows, and `split_qkv` takes apart again.
+If a layout stores q, k and v separately, its table names them `blocks.i.attn.q`, `.k` and `.v`; `join_qkv` concatenates
+them into our (timm's) matrix of 3D rows and `split_qkv` separates them again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from vitreous.errors import CheckpointError
 
 MAX_BLOCKS = 256  # ViT-22B has 48
 
-#: Branches of a training checkpoint that are no weights; they are counted in a note, not among the model's tensors.
+#: Parts of a training checkpoint that are not weights; they are counted in a note, not among the model's tensors.
 _NOT_WEIGHTS = re.compile(
     r"^((optimizers?|optimizer_states|lr_schedulers?|scheduler|scaler|amp|callbacks|loops)\."
     r"|opt/state/|params/txt/|params/[tb]$)"  # big_vision's two-tower models: text tower, temperature, bias
@@ -24,7 +24,7 @@ _NOT_WEIGHTS = re.compile(
 
 
 def count_blocks(names: Iterable[str], pattern: str) -> int:
-    """How many blocks `pattern` (one group: the number) finds: 0, 1, 2 … without a gap, or nothing is built."""
+    """Return the number of blocks that `pattern` (one group: the block's number) finds; refuse gaps."""
     matcher = re.compile(pattern)
     numbers = {int(found[1]) for name in names if (found := matcher.match(name)) and len(found[1]) <= 6}
     if not 0 < len(numbers) <= MAX_BLOCKS:
@@ -35,76 +35,65 @@ def count_blocks(names: Iterable[str], pattern: str) -> int:
     return len(numbers)
 
 
-def expand(table: Mapping[str, str], depth: int, suffixes: Mapping[str, str]) -> dict[str, str]:
-    """`{our module: their module}` → `{their tensor: our tensor}`, for each block `{i}` and each suffix ours → theirs.
+def expand(table: Mapping[str, str], depth: int) -> dict[str, str]:
+    """Turn `{our module: their module}` into `{their tensor: our tensor}` for each block `{i}`.
 
-    A row whose name already ends in a tensor (`cls_token`) is given with a trailing `!` and taken as it is.
+    A module has `.weight` and `.bias`; a key that ends in `!` names a tensor.
     """
     names: dict[str, str] = {}
     for ours, theirs in table.items():
+        suffixes = ("",) if ours.endswith("!") else (".weight", ".bias")
         for i in range(depth) if "{i}" in ours else (0,):
-            our_name, their_name = ours.replace("{i}", str(i)), theirs.replace("{i}", str(i))
-            if ours.endswith("!"):
-                names[their_name] = our_name.removesuffix("!")
-                continue
-            for our_suffix, their_suffix in suffixes.items():
-                names[their_name + their_suffix] = our_name + our_suffix
+            our_name, their_name = (name.removesuffix("!").replace("{i}", str(i)) for name in (ours, theirs))
+            names |= {their_name + suffix: our_name + suffix for suffix in suffixes}
     return names
 
 
-#: What PyTorch calls the tensors of a linear layer, a convolution or a LayerNorm.
-TORCH_SUFFIXES = {".weight": ".weight", ".bias": ".bias"}
-
-
 def rename(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> tuple[dict[str, Tensor], list[str]]:
-    """The tensors that `names` knows, renamed; and the names it does not know."""
+    """Return the tensors in `names`, renamed, and the names of the others."""
     renamed = {names[name]: tensor for name, tensor in tensors.items() if name in names}
     return renamed, [name for name in tensors if name not in names]
 
 
-def find_prefixes(names: Iterable[str], marker: str) -> list[str]:
-    """What stands before `marker` in the names that end with it: "", "model.", "module.backbone." …"""
-    return sorted({name.removesuffix(marker) for name in names if name.endswith(marker)}, key=lambda p: (len(p), p))
-
-
 def choose_prefix(prefixes: list[str], wanted: str | None) -> str:
-    if wanted is not None:
-        if wanted not in prefixes:
-            raise CheckpointError(f"there are no weights under the prefix {wanted!r}; there are under {prefixes}")
-        return wanted
-    if len(prefixes) > 1:
-        shown = ", ".join(repr(prefix) for prefix in prefixes[:6])
+    """Return the prefix of the model to read."""
+    if wanted is None and len(prefixes) == 1:
+        return prefixes[0]
+    shown = ", ".join(repr(prefix) for prefix in prefixes[:6])
+    if wanted is None:
         raise CheckpointError(f"the file holds {len(prefixes)} models, under {shown}: choose one with prefix=…")
-    return prefixes[0]
+    if wanted not in prefixes:
+        raise CheckpointError(f"there are no weights under the prefix {wanted!r}; there are under {shown}")
+    return wanted
 
 
 def strip_prefix(
     tensors: Mapping[str, Tensor], prefix: str, others: Iterable[str], notes: list[str]
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The tensors under `prefix`, without it; and the names outside, which belong to nothing we know.
+    """Return the tensors under `prefix`, without it, and the names outside.
 
-    Optimizer states, and models under the prefixes `others`, are left aside with a note.
+    Optimizer states and models under the prefixes `others` are skipped with a note.
     """
     inside: dict[str, Tensor] = {}
     outside: list[str] = []
-    aside = 0
-    left = tuple(other for other in others if other != prefix and not prefix.startswith(other))
+    num_skipped = 0
+    other_models = tuple(other for other in others if other != prefix and not prefix.startswith(other))
     for name, tensor in tensors.items():
-        if _NOT_WEIGHTS.match(name) or (left and name.startswith(left)):
-            aside += 1
+        if _NOT_WEIGHTS.match(name) or name.startswith(other_models):
+            num_skipped += 1
         elif name.startswith(prefix):
             inside[name.removeprefix(prefix)] = tensor
         else:
             outside.append(name)
     if prefix:
         notes.append(f"weights taken from under the prefix {prefix!r}")
-    if aside:
-        notes.append(f"{aside} tensors of the training's state or of another model left aside")
+    if num_skipped:
+        notes.append(f"{num_skipped} tensors of the training's state or of another model skipped")
     return inside, outside
 
 
 def join_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """`…attn.q.weight`, `.k.`, `.v.` → `…attn.qkv.weight`: rows of q, then k, then v."""
+    """Concatenate `…attn.q.weight`, `.k.` and `.v.` to `…attn.qkv.weight`: rows of q, then k, then v."""
     joined = dict(tensors)
     for name in tensors:
         if ".attn.q." not in name:

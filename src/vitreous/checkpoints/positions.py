@@ -1,16 +1,10 @@
 """Position embeddings fitted to another grid of patches, by the rule of the weights' origin.
 
-Shapes: G tokens of the class token's kind (0 or 1), h × w the grid, D width; an embedding is (1, G + h·w, D).
+The paper interpolates in two dimensions and leaves the class token's position alone. Its implementations interpolate
+differently, and a model is most accurate with the rule it was published with. Each rule equals its origin's own
+function (tests/checkpoints/test_positions.py); grids need not be square.
 
-The paper interpolates in two dimensions and leaves the class token's position alone; how to interpolate, its four
-descendants decided differently, and a model gives its best with the rule it was published with:
-
-- `google`: bilinear, corners on corners (`scipy.ndimage.zoom(order=1)` in the paper's code and in big_vision);
-- `timm`: bicubic, antialiased when it shrinks, computed in float32;
-- `hf`: bicubic, pixel centres on pixel centres (`align_corners=False`), no antialiasing;
-- `torchvision`: bicubic, corners on corners (`align_corners=True`).
-
-Each is equal to its origin's own function (tests/interop/test_positions.py); all take grids that are not square.
+Shapes: G class tokens (0 or 1), h × w the grid, D width; an embedding is (1, G + h·w, D).
 """
 
 from __future__ import annotations
@@ -22,18 +16,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.errors import CheckpointError
+from vitreous.reports.formats import by
 
 PositionRule = Literal["google", "timm", "hf", "torchvision"]
 POSITION_RULES: tuple[PositionRule, ...] = get_args(PositionRule)
 
 _INTERPOLATION: dict[str, dict[str, Any]] = {
-    "google": {"mode": "bilinear", "align_corners": True},
+    "google": {"mode": "bilinear", "align_corners": True},  # scipy.ndimage.zoom(order=1), in big_vision as well
     "timm": {"mode": "bicubic", "antialias": True},
     "hf": {"mode": "bicubic", "align_corners": False},
     "torchvision": {"mode": "bicubic", "align_corners": True},
 }
-
-#: The rules in words, for what `adapt` says it did.
+#: The same in words, for the notes of `adapt`.
 RULE_IN_WORDS: dict[str, str] = {
     "google": "bilinear, corner-aligned, as Google's code does",
     "timm": "bicubic, antialiased, as timm does",
@@ -49,14 +43,14 @@ def resize_positions(
     has_class_token: bool,
     rule: PositionRule,
 ) -> Tensor:
-    """`pos_embed` (1, [1 +] h·w, D) of `old_grid` for `new_grid`; the class token's position stays as it is."""
+    """Interpolate `pos_embed` (1, [1 +] h·w, D) from `old_grid` to `new_grid`; the class token's position stays."""
     if rule not in _INTERPOLATION:
-        raise CheckpointError(f"there is no position rule {rule!r}; choose from {', '.join(POSITION_RULES)}")
+        raise CheckpointError(f"unknown position rule {rule!r}; choose from {', '.join(POSITION_RULES)}")
     prefix = int(has_class_token)
     tokens = old_grid[0] * old_grid[1] + prefix
     if pos_embed.ndim != 3 or pos_embed.shape[:2] != (1, tokens):
         raise CheckpointError(
-            f"a position embedding of shape {tuple(pos_embed.shape)} does not fit a grid of {old_grid[0]}×{old_grid[1]}"
+            f"a position embedding of shape {tuple(pos_embed.shape)} does not fit a grid of {by(*old_grid)}"
             f" patches{' and a class token' if prefix else ''}: expected (1, {tokens}, width)"
         )
     if old_grid == new_grid:

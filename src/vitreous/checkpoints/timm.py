@@ -1,22 +1,23 @@
 """timm, and what shares its names: DeiT, DINO, and this library.
 
-timm's files carry no configuration; a folder in its Hugging Face style has a config.json beside the weights. Where
-neither that nor the person says otherwise: LayerNorm ε 1e-6, erf GELU, bicubic antialiased position resize. How the
-input was normalised differs from model to model (AugReg 0.5, DeiT and DINO ImageNet's), so nothing is assumed.
+timm's files carry no configuration; a folder in its Hugging Face style has a config.json beside the weights. Defaults:
+LayerNorm ε 1e-6, erf GELU, bicubic antialiased position resize. The input's normalisation differs from model to model
+(AugReg 0.5, DeiT and DINO ImageNet's), so none is assumed.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitreous.checkpoints.checkpoint import Hints, Mapped, Origin
-from vitreous.checkpoints.facts import as_numbers, as_size, class_names_from
-from vitreous.checkpoints.names import TORCH_SUFFIXES, count_blocks, expand, rename
+from vitreous.checkpoints.checkpoint import Mapped
+from vitreous.checkpoints.facts import Gelu, Hints, gelu_named
+from vitreous.checkpoints.names import count_blocks, expand, rename
 from vitreous.config import ViTConfig
 from vitreous.errors import CheckpointError
 
@@ -26,76 +27,66 @@ _BLOCK = r"blocks\.(\d+)\."
 _SAME_NAMES = (
     "cls_token!", "pos_embed!", "patch_embed.proj", "blocks.{i}.norm1", "blocks.{i}.attn.qkv", "blocks.{i}.attn.proj",
     "blocks.{i}.norm2", "blocks.{i}.mlp.fc1", "blocks.{i}.mlp.fc2", "norm", "head",
+    "blocks.{i}.ls1.gamma!", "blocks.{i}.ls2.gamma!",  # LayerScale (DeiT III, DINOv2): a factor on a branch's output
 )  # fmt: skip
 _TABLE = {name: name.removesuffix("!") for name in _SAME_NAMES}
-#: timm had the paper's tanh layer until 0.6.
-_TABLE["pre_logits"] = "pre_logits.fc"
-#: LayerScale (DeiT III, DINOv2): a factor on a branch's output.
-_SCALES = {"blocks.{i}.ls1.gamma!": "blocks.{i}.ls1.gamma", "blocks.{i}.ls2.gamma!": "blocks.{i}.ls2.gamma"}
+_TABLE["pre_logits"] = "pre_logits.fc"  # the paper's tanh layer, which timm had until 0.6
 
-_GELU = {"gelu": "erf", "gelu_erf": "erf", "gelu_tanh": "tanh"}
+_GELU: dict[str, Gelu] = {"gelu": "erf", "gelu_erf": "erf", "gelu_tanh": "tanh"}
 NORM_EPS = 1e-6
 
 
-def hints_from(config: Mapping[str, Any]) -> Hints:
-    """What a config.json in timm's style tells."""
+def read_config(config: Mapping[str, Any], folder: Path) -> Hints:
+    """Return what a config.json in timm's style states."""
     pretrained = config.get("pretrained_cfg")
     pretrained = pretrained if isinstance(pretrained, dict) else config
     arguments = config.get("model_args")
     arguments = arguments if isinstance(arguments, dict) else {}
-    activation = arguments.get("act_layer", "gelu")
-    if not isinstance(activation, str) or activation not in _GELU:
-        raise CheckpointError(f"the activation {activation!r} of the model's config.json is not GELU")
-    size = pretrained.get("input_size")
-    from_input = tuple(size[1:]) if isinstance(size, list) and len(size) == 3 else None
-    heads = arguments.get("num_heads")
-    return Hints(
-        num_heads=heads if type(heads) is int else None,
-        image_size=as_size(arguments.get("img_size")) or as_size(from_input),
-        gelu="tanh" if _GELU[activation] == "tanh" else "erf",
-        mean=as_numbers(pretrained.get("mean")),
-        std=as_numbers(pretrained.get("std")),
-        class_names=class_names_from(config.get("label_names") or pretrained.get("label_names")),
-    )
+    input_size = pretrained.get("input_size")  # [C, height, width]
+    fallback = Hints.from_untrusted(image_size=input_size[1:] if isinstance(input_size, list) else None)
+    return Hints.from_untrusted(
+        num_heads=arguments.get("num_heads"),
+        image_size=arguments.get("img_size"),
+        gelu=gelu_named(arguments.get("act_layer", "gelu"), _GELU),
+        mean=pretrained.get("mean"),
+        std=pretrained.get("std"),
+        class_names=config.get("label_names") or pretrained.get("label_names"),
+    ).over(fallback)
 
 
 def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
     depth = count_blocks(tensors, _BLOCK)
-    names = expand(_TABLE, depth, TORCH_SUFFIXES) | expand(_SCALES, depth, {})
-    renamed, unexpected = rename(tensors, names)
+    renamed, unexpected = rename(tensors, expand(_TABLE, depth))
     if config.get("global_pool") == "avg" and "cls_token" in renamed:
-        raise CheckpointError("the model has a class token and takes the mean of the others: that cannot be expressed")
+        raise CheckpointError("the model has a class token but pools the patch tokens, which our ViT cannot express")
     used, notes = len(renamed), []
-    scales = _fold_layer_scale(renamed)
-    if scales:
-        notes.append(f"{scales} LayerScale vectors multiplied into the matrices before them: the same arithmetic")
+    if num_scales := _fold_layer_scale(renamed):
+        notes.append(f"{num_scales} LayerScale vectors multiplied into the matrices before them: the same arithmetic")
     if _add_class_position(renamed, hints):
-        notes.append("the class token has no position of its own: it is given one of zero, the same arithmetic")
-    origin = Origin(
-        "timm", hints.norm_eps or NORM_EPS, hints.gelu or "erf", "timm", hints.mean, hints.std, hints.class_names
-    )
+        notes.append("the class token has no position embedding: it is given a zero one, the same arithmetic")
+    origin = hints.origin("timm", "timm", NORM_EPS, hints.gelu or "erf")
     if origin.mean is None:
         notes.append(
-            "the file does not say how its input was normalised: AugReg's is 0.5/0.5, DeiT's and DINO's ImageNet's"
+            "the file does not state its input's normalisation: AugReg's is 0.5/0.5, DeiT's and DINO's ImageNet's"
         )
-    return Mapped(renamed, used, unexpected, origin, notes)
+    return Mapped(tensors=renamed, used=used, unexpected=unexpected, origin=origin, notes=notes)
 
 
 def _fold_layer_scale(tensors: dict[str, Tensor]) -> int:
-    """γ · (W x + b) = (γ W) x + γ b."""
+    """Multiply each γ into the layer before it, γ · (W x + b) = (γ W) x + γ b; return how many there were."""
     gammas = [name for name in tensors if name.endswith(".gamma")]
     for name in gammas:
         block, which, _ = name.rsplit(".", 2)
         target = f"{block}.attn.proj" if which == "ls1" else f"{block}.mlp.fc2"
         weight, bias, gamma = tensors.get(f"{target}.weight"), tensors.get(f"{target}.bias"), tensors.pop(name)
         if weight is None or bias is None or gamma.shape != bias.shape or weight.shape[:1] != gamma.shape:
-            raise CheckpointError(f"{name!r} has nothing of its shape to scale")
+            raise CheckpointError(f"{name!r} fits no layer of its shape")
         tensors[f"{target}.weight"], tensors[f"{target}.bias"] = weight * gamma[:, None], bias * gamma
     return len(gammas)
 
 
 def _add_class_position(tensors: dict[str, Tensor], hints: Hints) -> bool:
-    """timm's `no_embed_class` (DeiT III): positions for the patches alone, although there is a class token."""
+    """Give the class token a position of zero if the file has none (timm's `no_embed_class`, DeiT III)."""
     positions, kernel = tensors.get("pos_embed"), tensors.get("patch_embed.proj.weight")
     if positions is None or kernel is None or "cls_token" not in tensors or positions.ndim != 3 or kernel.ndim != 4:
         return False
@@ -122,7 +113,7 @@ def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]
 
 
 def model_arguments(config: ViTConfig) -> dict[str, Any]:
-    """What timm's VisionTransformer is built with."""
+    """Return the arguments of timm's VisionTransformer."""
     arguments: dict[str, Any] = {
         "img_size": list(config.image_size),
         "patch_size": list(config.patch_size),
@@ -140,7 +131,7 @@ def model_arguments(config: ViTConfig) -> dict[str, Any]:
 
 
 def _ratio(mlp_dim: int, dim: int) -> float:
-    """timm computes int(dim · ratio): the quotient may fall a hair short of the width it came from."""
+    """Return the ratio from which timm's int(dim * ratio) recovers mlp_dim: rounding may fall short by one."""
     ratio = mlp_dim / dim
     return ratio if int(dim * ratio) == mlp_dim else math.nextafter(ratio, math.inf)
 
@@ -148,9 +139,9 @@ def _ratio(mlp_dim: int, dim: int) -> float:
 def config_json(
     config: ViTConfig, mean: tuple[float, ...], std: tuple[float, ...], class_names: tuple[str, ...] | None
 ) -> dict[str, Any]:
-    """`timm.create_model("local-dir:FOLDER", pretrained=True)` builds the model from this."""
+    """Return what `timm.create_model("local-dir:FOLDER", pretrained=True)` builds the model from."""
     record: dict[str, Any] = {
-        "architecture": "vit_base_patch16_224",  # any plain ViT: `model_args` replace all that its name says
+        "architecture": "vit_base_patch16_224",  # any plain ViT: `model_args` override all of it
         "num_classes": config.num_classes,
         "num_features": config.dim,
         "global_pool": "token" if config.pool == "cls" else "avg",

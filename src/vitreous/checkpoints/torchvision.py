@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.checkpoints.checkpoint import Hints, Mapped, Origin
-from vitreous.checkpoints.names import TORCH_SUFFIXES, count_blocks, expand, rename
+from vitreous.checkpoints.checkpoint import Mapped
+from vitreous.checkpoints.facts import Hints
+from vitreous.checkpoints.names import count_blocks, expand, rename
 from vitreous.config import ViTConfig
 
 MARKER = "conv_proj.weight"
@@ -40,25 +41,21 @@ NORM_EPS = 1e-6
 
 def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
     depth = count_blocks(tensors, _BLOCK)
-    names = expand(_TABLE, depth, TORCH_SUFFIXES) | expand(_OLD_MLP, depth, TORCH_SUFFIXES)
-    renamed, unexpected = rename(tensors, names)
-    origin = Origin(
-        "torchvision", hints.norm_eps or NORM_EPS, "erf", "torchvision", hints.mean or IMAGENET_MEAN,
-        hints.std or IMAGENET_STD, hints.class_names,
-    )  # fmt: skip
-    return Mapped(renamed, len(renamed), unexpected, origin)
+    renamed, unexpected = rename(tensors, expand(_TABLE, depth) | expand(_OLD_MLP, depth))
+    origin = hints.origin("torchvision", "torchvision", NORM_EPS, "erf", IMAGENET_MEAN, IMAGENET_STD)
+    return Mapped(tensors=renamed, used=len(renamed), unexpected=unexpected, origin=origin)
 
 
 def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
-    names = {ours: theirs for theirs, ours in expand(_TABLE, config.depth, TORCH_SUFFIXES).items()}
+    names = {ours: theirs for theirs, ours in expand(_TABLE, config.depth).items()}
     written = {names[name]: tensor for name, tensor in tensors.items()}
-    for i in range(0 if config.qkv_bias else config.depth):  # torch's attention always has the bias: zero is none
+    for i in range(0 if config.qkv_bias else config.depth):  # torch's attention always has the bias
         written[names[f"blocks.{i}.attn.qkv.bias"]] = torch.zeros(3 * config.dim)
     return written
 
 
 def model_arguments(config: ViTConfig) -> dict[str, Any]:
-    """What torchvision's VisionTransformer is built with."""
+    """Return the arguments of torchvision's VisionTransformer."""
     arguments: dict[str, Any] = {
         "image_size": config.image_size[0],
         "patch_size": config.patch_size[0],

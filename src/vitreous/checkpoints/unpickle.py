@@ -1,8 +1,8 @@
 """The child process of `files.py`: `torch.load(weights_only=True)` under limits, tensors out as safetensors.
 
-Run as a script, with one JSON argument; it imports nothing of vitreous. `weights_only` has been broken twice
-(mended in torch 2.6 and 2.10), so that even a third hole finds little here: limited memory, time and output, no
-inherited environment. There is no fallback to full unpickling, here or anywhere.
+Run as a script with one JSON argument; it imports nothing of vitreous. `weights_only` has been broken twice (fixed in
+torch 2.6 and 2.10), so the process has limited memory, time and output and no inherited environment: a third hole
+would gain little. There is no fallback to full unpickling, here or anywhere.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ MAX_DEPTH = 8  # {"state_dict": {"model": {…}}} is 3
 
 
 class Refused(Exception):
-    """Why, as the end of a sentence."""
+    """Why a file is refused: the end of a sentence that begins with its name."""
 
 
 def limit(job: dict[str, Any]) -> None:
     try:
         import resource
     except ImportError:
-        raise Refused("this system cannot limit a process, and a pickle is not read without: use safetensors") from None
+        raise Refused("this system cannot limit a process, which reading a pickle requires: use safetensors") from None
     limits = {
         resource.RLIMIT_AS: job["address_space"],
         resource.RLIMIT_CPU: job["cpu_seconds"],
@@ -37,12 +37,12 @@ def limit(job: dict[str, Any]) -> None:
         try:
             resource.setrlimit(kind, (value, value))
         except (ValueError, OSError):
-            if sys.platform == "linux":  # elsewhere some limits exist in name only
+            if sys.platform == "linux":  # other systems define limits that they do not implement
                 raise
 
 
 def check_zip(path: str, limit_bytes: int) -> None:
-    """torch never compresses; an archive that declares more than its size is a bomb."""
+    """Refuse a zip bomb: torch never compresses, so an archive cannot declare more than its size."""
     if not zipfile.is_zipfile(path):
         return  # the format before torch 1.6
     with zipfile.ZipFile(path) as archive:
@@ -63,28 +63,27 @@ def load(path: str) -> Any:
         found = re.search(r"(?:GLOBAL|global|Unsupported (?:class|global):?)\s+([\w.]+\.[\w.]+)", text)
         if found:
             raise Refused(
-                f"it holds {found[1]!r}, which is no tensor and might run code: ask its author for safetensors,"
-                " or save its state dict alone"
+                f"it holds {found[1]!r}, which is not a tensor and might run code: ask its author for safetensors,"
+                " or save only its state dict"
             ) from None
         if "weights_only" in text or "Unpickl" in type(error).__name__:
-            raise Refused("it is not a plain pickle of tensors, and no other kind is loaded") from None
+            raise Refused("it is not a pickle of tensors alone, and no other kind is read") from None
         raise Refused(f"torch cannot read it ({type(error).__name__})") from None
 
 
 def flatten(value: Any, name: str, found: dict[str, Any], seen: set[int], depth: int = 0) -> None:
-    """Nested dictionaries become dotted names; what is no tensor (epochs, settings) is left out."""
+    """Collect the tensors of nested containers under dotted names; skip everything else (epochs, settings)."""
     import torch
 
     if isinstance(value, (dict, list, tuple)):
-        if id(value) in seen:  # a few lists that hold each other many times would take for ever
+        if id(value) in seen:  # nested references to the same few lists would take exponential time
             return
         seen.add(id(value))
-
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized or value.device.type != "cpu":
-            raise Refused(f"its tensor {name[:80]!r} is sparse, quantised or empty of data")
+            raise Refused(f"its tensor {name[:80]!r} is sparse, quantised or has no data")
         if name in found:
-            raise Refused(f"it names {name[:80]!r} twice")
+            raise Refused(f"it repeats the name {name[:80]!r}")
         found[name] = value
     elif isinstance(value, dict):
         if depth > MAX_DEPTH:
@@ -101,15 +100,14 @@ def run(job: dict[str, Any]) -> None:
     sys.path += [entry for entry in job["import_path"] if entry not in sys.path]
     check_zip(job["source"], job["tensor_bytes"])
     found: dict[str, Any] = {}
-    contents = load(job["source"])
-    flatten(contents, "", found, set())
+    flatten(load(job["source"]), "", found, set())
     needed = sum(tensor.numel() * tensor.element_size() for tensor in found.values())
-    if needed > job["tensor_bytes"]:  # a tensor that repeats one number a billion times is small only in the file
+    if needed > job["tensor_bytes"]:  # an expanded tensor is small in the file only
         raise Refused(
             f"its tensors would take {needed:,} bytes; the limit for a file of its size is {job['tensor_bytes']:,}"
         )
     if not found:
-        raise Refused("there are no tensors in it")
+        raise Refused("it has no tensors")
     from safetensors.torch import save_file
 
     save_file({name: tensor.detach().clone().contiguous() for name, tensor in found.items()}, job["target"])
@@ -118,16 +116,16 @@ def run(job: dict[str, Any]) -> None:
 def main() -> None:
     try:
         run(json.loads(sys.argv[1]))
-        answer: dict[str, Any] = {"done": True}
+        reply: dict[str, Any] = {"done": True}
     except Refused as refused:
-        answer = {"refused": str(refused)}
+        reply = {"refused": str(refused)}
     except MemoryError:
-        answer = {"refused": "it needs more memory than a file of its size may"}
+        reply = {"refused": "it needs more memory than a file of its size may"}
     except zipfile.BadZipFile:
-        answer = {"refused": "its zip directory is broken"}
+        reply = {"refused": "its zip directory is broken"}
     except Exception as error:
-        answer = {"refused": f"it cannot be read ({type(error).__name__})"}
-    print(json.dumps(answer))
+        reply = {"refused": f"it cannot be read ({type(error).__name__})"}
+    print(json.dumps(reply))
 
 
 if __name__ == "__main__":

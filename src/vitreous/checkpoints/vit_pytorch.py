@@ -1,8 +1,8 @@
 """lucidrains' vit-pytorch in its older form (PreNorm modules named `fn`), which is the paper's model.
 
-The current form normalises the patches before and after their projection: two LayerNorms that the paper does not have
-and that cannot be folded away, so it is refused. LayerNorm ε is torch's 1e-5; q, k, v have no bias; heads are 64 wide
-unless the person says otherwise; each flattened patch is ordered row, column, channel.
+The current form normalises the patches before and after their projection. The paper has no such LayerNorms and they
+cannot be folded away, so it is refused. LayerNorm ε is torch's 1e-5; q, k, v have no bias; heads are 64 wide by
+default; a flattened patch is ordered row, column, channel.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 
 from torch import Tensor
 
-from vitreous.checkpoints.checkpoint import Hints, Mapped, Origin
-from vitreous.checkpoints.names import TORCH_SUFFIXES, count_blocks, expand, rename
+from vitreous.checkpoints.checkpoint import Mapped
+from vitreous.checkpoints.facts import Hints
+from vitreous.checkpoints.names import count_blocks, expand, rename
 from vitreous.errors import CheckpointError
 
 MARKER = "to_patch_embedding.1.weight"
@@ -41,34 +42,32 @@ def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any])
     if tensors[MARKER].ndim == 1:
         raise CheckpointError(
             "current vit-pytorch puts a LayerNorm before the patch projection and another after it"
-            " (to_patch_embedding.1 and .3), which the paper does not have: they cannot be expressed without loss"
+            " (to_patch_embedding.1 and .3), which the paper's ViT does not have"
         )
-    renamed, unexpected = rename(tensors, expand(_TABLE, count_blocks(tensors, _BLOCK), TORCH_SUFFIXES))
+    renamed, unexpected = rename(tensors, expand(_TABLE, count_blocks(tensors, _BLOCK)))
     used = len(renamed)
-    notes = ["vit-pytorch does not record how it pools: the class token is taken, its default"]
+    notes = ["vit-pytorch does not record its pooling: the class token is used, its default"]
     renamed["patch_embed.proj.weight"] = _as_kernel(renamed["patch_embed.proj.weight"], hints)
     heads = hints.num_heads
     qkv = renamed.get("blocks.0.attn.qkv.weight")
     if qkv is not None and qkv.ndim == 2:
         rows, dim = qkv.shape
         if rows != 3 * dim:
-            raise CheckpointError(
-                f"its heads together are {rows // 3} wide and its tokens {dim}: that cannot be expressed"
-            )
+            raise CheckpointError(f"its heads are {rows // 3} wide together and its tokens {dim}; both must be equal")
         if heads is None and dim % _HEAD_DIM == 0:
             heads = dim // _HEAD_DIM
-            notes.append(f"{heads} heads of width {_HEAD_DIM}, the library's default: the file does not say")
-    origin = Origin("vit-pytorch", hints.norm_eps or NORM_EPS, "erf", "timm", hints.mean, hints.std, hints.class_names)
-    return Mapped(renamed, used, unexpected, origin, notes, num_heads=heads)
+            notes.append(f"{heads} heads of width {_HEAD_DIM}, the library's default: the file does not state it")
+    origin = hints.origin("vit-pytorch", "timm", NORM_EPS, "erf")
+    return Mapped(tensors=renamed, used=used, unexpected=unexpected, origin=origin, notes=notes, num_heads=heads)
 
 
 def _as_kernel(weight: Tensor, hints: Hints) -> Tensor:
-    """(D, P·P·C) → (D, C, P, P). P²·1 and P²·3 are never the same number, so the channels can be told."""
+    """(D, P·P·C) → (D, C, P, P). P²·1 and P²·3 are never equal, which identifies the channels."""
     size = weight.shape[-1]
     for channels in (hints.channels,) if hints.channels else (3, 1):
         side = math.isqrt(size // channels)
         if weight.ndim == 2 and side and side * side * channels == size:
             return weight.reshape(-1, side, side, channels).permute(0, 3, 1, 2)
     raise CheckpointError(
-        f"patches of {size} numbers are no square of 3 or 1 channels: the patch size cannot be told; give channels=…"
+        f"patches of {size} numbers are no square of 3 or 1 channels, so their size is unknown: give channels=…"
     )

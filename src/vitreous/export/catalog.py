@@ -1,6 +1,6 @@
-"""What the page must know of the models it talks to, and test images to begin with: models.json, samples.json.
+"""What the page needs to know about its models, and test images to start with: models.json and samples.json.
 
-The server's /v1/models and /v1/samples say the same, so that the page's two engines are alike.
+The server's /v1/models and /v1/samples return the same documents, so the page works alike with and without a server.
 """
 
 from __future__ import annotations
@@ -15,45 +15,39 @@ import torch
 
 import vitreous
 from vitreous.config import ViTConfig, build_config
-from vitreous.data.datasets import Dataset, describe, load_dataset
 from vitreous.data.digits import load_digits
-from vitreous.data.images import resize, to_channels
-from vitreous.data.specs import DATASETS
 from vitreous.data.splits import Split
-from vitreous.errors import DataError
+from vitreous.export.images import fit_to_model, local_dataset
 from vitreous.inspection.cells import patch_cells
 from vitreous.runs import BUNDLED, Run
 
 Entry = dict[str, Any]
 SAMPLES = 100
 PAGE_IMAGE = (1, 28, 28)  # what is drawn on the page: channels, height, width
-_TITLES = {"vit": "ViT", "cnn": "CNN", "post-vit": "The post's ViT", "post-cnn": "The post's CNN",
-           "post-design": "The post's design"}  # fmt: skip
+_TITLES = {"vit": "ViT", "cnn": "CNN", "post-vit": "The article's ViT", "post-cnn": "The article's CNN",
+           "post-design": "The article's design"}  # fmt: skip
 
 
 def parse_metadata(properties: Mapping[str, str]) -> dict[str, Any]:
-    """An ONNX file's metadata properties, as `graph.describe` wrote them."""
+    """Decode an ONNX file's metadata properties, which `graph.describe` wrote."""
     return {key: json.loads(value) for key, value in properties.items()}
 
 
 def model_ids(runs: Sequence[Run]) -> list[str]:
-    """One short, unique name a run, fit for an address: its folder's."""
+    """Return a unique name for each run that is valid in a URL: its folder's, numbered if it repeats."""
     ids: list[str] = []
     for run in runs:
         stem = re.sub(r"[^A-Za-z0-9_.-]+", "-", run.path.resolve().name).strip("-.") or "model"
-        number, name = 1, stem
-        while name in ids:
-            number += 1
-            name = f"{stem}-{number}"
-        ids.append(name)
+        names = (stem, *(f"{stem}-{number}" for number in range(2, len(runs) + 1)))
+        ids.append(next(name for name in names if name not in ids))
     return ids
 
 
 def model_entries(described: Mapping[str, Mapping[str, Any]]) -> list[Entry]:
-    """One entry a model, from each one's id and parsed metadata."""
+    """Return one entry per model, from its id and parsed metadata."""
     kinds = [metadata["model"]["kind"] for metadata in described.values()]
     return [
-        # named by its kind where that tells the models apart, else by its folder
+        # named by its kind if only one model is of that kind, else by its folder
         _entry(ident, _TITLES[kind] if kinds.count(kind) == 1 else ident, metadata)
         for (ident, metadata), kind in zip(described.items(), kinds, strict=True)
     ]
@@ -64,24 +58,20 @@ def _entry(ident: str, name: str, metadata: Mapping[str, Any]) -> Entry:
     entry = {
         "id": ident,
         "name": name,
-        "kind": "vit" if model["kind"] == "vit" else "cnn",  # to the page: one to look into, or one that only answers
+        "kind": "vit" if model["kind"] == "vit" else "cnn",  # the page looks inside a "vit" only
         "model": model["kind"],
-        "class_names": metadata["class_names"],
-        "preprocessing": metadata["preprocessing"],
         "image_size": model["image_size"],
         "channels": model["channels"],
-        "parameters": metadata["parameters"],
-        "accuracy": metadata["accuracy"],
+        **{name: metadata[name] for name in ("class_names", "preprocessing", "parameters", "accuracy")},
     }
     if model["kind"] != "vit":
         return entry
     config = build_config(ViTConfig, model)
     cells = patch_cells(config)
     return entry | {
-        "depth": config.depth,
-        "num_heads": config.num_heads,
-        "dim": config.dim,
-        "head_dim": config.head_dim,
+        **{
+            name: getattr(config, name) for name in ("depth", "num_heads", "dim", "head_dim", "has_class_token", "pool")
+        },
         "patch_size": list(config.patch_size),
         "grid": list(config.grid),
         "cells": {
@@ -90,8 +80,6 @@ def _entry(ident: str, name: str, metadata: Mapping[str, Any]) -> Entry:
             "exact": cells.exact,
             "note": cells.note,
         },
-        "has_class_token": config.has_class_token,
-        "pool": config.pool,
         "position_similarity": metadata["position_similarity"],
     }
 
@@ -100,48 +88,39 @@ def models_document(entries: Sequence[Entry]) -> dict[str, Any]:
     return {"models": list(entries), "version": vitreous.__version__}
 
 
-# --- test images to begin with -----------------------------------------------------------------------------------
+# --- images to start with ----------------------------------------------------------------------------------------
 
 
 def run_for_samples(runs: Sequence[Run]) -> Run:
-    """The first that takes what the page draws, so that its test images fit the sheet; else the first of all."""
+    """Return the first run whose images have the size drawn on the page, or else the first run."""
     shapes = ((run, (run.config.model.channels, *run.config.model.image_size)) for run in runs)
     return next((run for run, shape in shapes if shape == PAGE_IMAGE), runs[0])
 
 
 def sample_digits(run: Run, count: int = SAMPLES) -> dict[str, Any]:
-    """About `count` test images at the model's size, the classes in turn: {"samples": [{"label", "pixels"}]}.
+    """Return about `count` test images at the model's size, alternating classes: {"samples": [{"label", "pixels"}]}.
 
-    From the run's own test set where that is here already (nothing is fetched), else from the box, else digits.
+    They come from the run's test set if it is on this machine, else from the bundled MNIST samples or the digits.
     """
-    dataset = _dataset_here(run)
-    if dataset is None:
-        boxed = BUNDLED / "samples.json"
-        if run.config.data.name == "mnist" and run.config.model.image_size == (28, 28) and boxed.is_file():
-            return dict(json.loads(boxed.read_text(encoding="utf-8")))
-        loaded = load_digits()
-        return _samples(loaded.splits["test"], loaded.class_names, run, count)
-    return _samples(dataset.test, dataset.class_names, run, count)
-
-
-def _dataset_here(run: Run) -> Dataset | None:
-    name = run.config.data.name
-    try:
-        here = describe(name).cached if name in DATASETS else True
-        return load_dataset(run.config.data) if here else None
-    except DataError:  # a folder that was moved, say
-        return None
+    dataset = local_dataset(run)
+    bundled = BUNDLED / "samples.json"
+    if dataset is not None:
+        return _samples(dataset.test, dataset.class_names, run, count)
+    if run.config.data.name == "mnist" and run.config.model.image_size == (28, 28) and bundled.is_file():
+        return dict(json.loads(bundled.read_text(encoding="utf-8")))
+    digits = load_digits()
+    return _samples(digits.splits["test"], digits.class_names, run, count)
 
 
 def _samples(split: Split, class_names: Sequence[str], run: Run, count: int) -> dict[str, Any]:
-    each = max(1, count // len(class_names))
-    by_class = [torch.nonzero(split.labels == label).flatten()[:each].tolist() for label in range(len(class_names))]
-    in_turn = [indices[turn] for turn in range(each) for indices in by_class if turn < len(indices)][:count]
-    config = run.config.model
-    images = resize(to_channels(split.images[in_turn], config.channels), config.image_size)
+    per_class = max(1, count // len(class_names))
+    by_class = [
+        torch.nonzero(split.labels == label).flatten()[:per_class].tolist() for label in range(len(class_names))
+    ]
+    chosen = [indices[i] for i in range(per_class) for indices in by_class if i < len(indices)][:count]
     return {
         "samples": [
             {"label": class_names[label], "pixels": base64.b64encode(image.numpy().tobytes()).decode()}
-            for image, label in zip(images, split.labels[in_turn].tolist(), strict=True)
+            for image, label in zip(fit_to_model(split.images[chosen], run), split.labels[chosen].tolist(), strict=True)
         ]
     }

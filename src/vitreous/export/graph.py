@@ -1,7 +1,7 @@
-"""The graphs: a model with its normalisation inside, as ONNX, and what the file says of itself.
+"""A model with its input normalisation as an ONNX graph, and the metadata in the file.
 
-Two graphs of one model. The lean one answers (`pixels` → `logits`, `probabilities`) and does nothing else, for
-serving. The full one also lets heads and patches be taken away and shows what is inside, for looking.
+There are two graphs per model. The lean one computes `pixels` → `logits`, `probabilities`, for serving. The full one
+also accepts masks that remove heads and patches, and returns intermediates, for `look`.
 
 Shapes: B images, C channels, L layers, H heads, P patches, N tokens (the class token first), K = D // H.
 """
@@ -28,19 +28,19 @@ from vitreous.runs import Run
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-ANSWERS = ("logits", "probabilities")
-INSIDES = ("attention", "lens", "queries", "keys", "values")
+OUTPUTS = ("logits", "probabilities")
+INTERMEDIATES = ("attention", "lens", "queries", "keys", "values")
 MASKS = ("head_mask", "token_mask")
 
-#: What each input and output is, in words; it travels in the file.
+#: Descriptions of the inputs and outputs, stored in the file.
 MEANINGS = {
-    "pixels": "float32 (B, C, height, width), 0 to 1, brought to size as `preprocessing` says; normalised inside",
+    "pixels": "float32 (B, C, height, width), 0 to 1, resized as in `preprocessing`; normalised by the graph",
     "head_mask": "float32 (L, H): multiplies each head's output; 0 removes the head",
-    "token_mask": "float32 (B or 1, P): 0 removes the patch, so that no token looks at it",
+    "token_mask": "float32 (B or 1, P): 0 removes the patch: no token attends to it",
     "logits": "float32 (B, classes)",
     "probabilities": "float32 (B, classes): softmax of the logits",
-    "attention": "float32 (B, L, H, N, N): row q says how token q spreads its look; the class token is first",
-    "lens": "float32 (B, L + 1, classes): logits the head would give after the embedding and after each layer",
+    "attention": "float32 (B, L, H, N, N): row q holds the weights of query q; the class token is first",
+    "lens": "float32 (B, L + 1, classes): the head's logits on the tokens after the embedding and after each layer",
     "queries": "float32 (B, L, H, N, K)",
     "keys": "float32 (B, L, H, N, K)",
     "values": "float32 (B, L, H, N, K)",
@@ -48,7 +48,7 @@ MEANINGS = {
 
 
 class ExportError(VitreousError):
-    """A model that cannot be written as ONNX, or whose file does not do what the model does."""
+    """A model that cannot be written as ONNX, or whose ONNX file computes something else."""
 
 
 class Lean(nn.Module):
@@ -64,11 +64,11 @@ class Lean(nn.Module):
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         logits = self.model((pixels - self.mean) / self.std)
-        return logits, logits.softmax(dim=-1)  # the posts' log-probabilities come out as probabilities too
+        return logits, logits.softmax(dim=-1)  # correct for the article's log-probabilities too
 
 
 class Full(Lean):
-    """The same with masks, and with the insides: see MEANINGS."""
+    """The same with masks and intermediates: see MEANINGS."""
 
     model: ViT
 
@@ -77,14 +77,14 @@ class Full(Lean):
         kept = token_mask > 0.5
         logits = self.model((pixels - self.mean) / self.std, taps, head_mask=head_mask, patch_mask=kept)
         depth = self.model.config.depth
-        insides = [
+        attention, *qkv = (
             torch.stack([taps[f"blocks.{layer}.{name}"] for layer in range(depth)], dim=1)
             for name in ("attention", "q", "k", "v")
-        ]
+        )
         key_mask = F.pad(kept, (1, 0), value=True) if self.model.config.has_class_token else kept
         stream = [taps["tokens"], *(taps[f"blocks.{layer}.output"] for layer in range(depth))]
         lens = torch.stack([self.model.classify(tokens, key_mask) for tokens in stream], dim=1)
-        return logits, logits.softmax(dim=-1), insides[0], lens, *insides[1:]
+        return logits, logits.softmax(dim=-1), attention, lens, *qkv
 
 
 def require_export_packages() -> None:
@@ -96,23 +96,22 @@ def require_export_packages() -> None:
 
 
 def build_graph(run: Run, model: nn.Module, full: bool) -> ModelProto:
-    """The run's model as one ONNX graph with a dynamic batch, its masks optional, and its metadata written in."""
+    """Return the run's model as an ONNX graph with a dynamic batch size, optional masks and metadata."""
     config = run.config.model
     pixels = torch.rand(3, config.channels, *config.image_size, generator=torch.Generator().manual_seed(0))
     inputs: dict[str, Tensor] = {"pixels": pixels}
-    outputs: tuple[str, ...] = ANSWERS
+    outputs: tuple[str, ...] = OUTPUTS
     wrapped = Lean(model, run.preprocessing)
     if full:
         assert isinstance(model, ViT), "only a ViT has a full graph"
         inputs |= default_masks(model)
-        outputs += INSIDES
+        outputs += INTERMEDIATES
         wrapped = Full(model, run.preprocessing)
     proto = _trace(wrapped.eval(), inputs, outputs)
     if full:
         _make_optional(proto, inputs)
     proto.producer_name, proto.producer_version = "vitreous", vitreous.__version__
-    names = (*inputs, *outputs)
-    for key, value in describe(run, model, {name: MEANINGS[name] for name in names}).items():
+    for key, value in describe(run, model, {name: MEANINGS[name] for name in (*inputs, *outputs)}).items():
         proto.metadata_props.add(key=key, value=json.dumps(value, ensure_ascii=False))
     return proto
 
@@ -126,12 +125,10 @@ def _trace(wrapped: Lean, inputs: dict[str, Tensor], outputs: tuple[str, ...]) -
     batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
     shapes: dict[str, Any] = {name: {0: batch} if name == "pixels" else None for name in inputs}
     fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(
-        False
-    )  # a fused operator of nn.TransformerEncoder that ONNX has no word for
+    torch.backends.mha.set_fastpath_enabled(False)  # nn.TransformerEncoder's fused operator has no ONNX equivalent
     try:
         with warnings.catch_warnings(), _exportable_resize(wrapped.model), torch.no_grad():
-            warnings.simplefilter("ignore")  # of the exporter's own making: nothing a person could act on
+            warnings.simplefilter("ignore")  # the exporter's own: nothing the user could act on
             program = torch.onnx.export(
                 wrapped,
                 tuple(inputs.values()),
@@ -151,40 +148,40 @@ def _trace(wrapped: Lean, inputs: dict[str, Tensor], outputs: tuple[str, ...]) -
     proto = program.model_proto
     if not proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
         raise ExportError(
-            "this model fixes the number of images in a batch (len() of a tensor in its forward does that)"
+            "this model fixes the batch size: does its forward call len() on a tensor? Use tensor.shape[0]"
         )
     return proto
 
 
 @contextlib.contextmanager
 def _exportable_resize(model: nn.Module) -> Iterator[None]:
-    """While exporting, `fit="resize"` is two matrix products: ONNX has no antialiased bilinear stretch of its own.
+    """While exporting, express `fit="resize"` as two matrix products: ONNX has no antialiased bilinear resize.
 
-    Stretching is linear and each axis stands alone, so its matrix is what stretching makes of the unit vectors.
+    Resizing is linear and separable, so the matrix of each axis holds the resized unit vectors.
     """
     if not isinstance(model, ViT) or model.config.fit != "resize":
         yield
         return
     sides = zip(model.config.feature_size, model.config.fitted_size, strict=True)
     down, across = (
-        F.interpolate(torch.eye(have)[None, None], size=(want, have), mode="bilinear", antialias=True)[0, 0]
-        for have, want in sides
+        F.interpolate(torch.eye(old)[None, None], size=(new, old), mode="bilinear", antialias=True)[0, 0]
+        for old, new in sides
     )
     model.fit = lambda x: down @ x @ across.mT  # type: ignore[method-assign]
     try:
         yield
     finally:
-        del model.fit  # the class's own is seen again
+        del model.fit  # uncovers the method of the class
 
 
 def _make_optional(proto: ModelProto, inputs: dict[str, Tensor]) -> None:
-    """Give the masks their defaults (an initializer of the input's name), and let token_mask have a row an image."""
+    """Give the masks defaults (an initializer of the input's name) and let token_mask have one row per image."""
     from onnx import numpy_helper
 
     graph = proto.graph
     for value in graph.input:
         if value.name == "token_mask":
-            # traced with one row, which every operation broadcasts; so B rows serve as well
+            # traced with one row, which every operation broadcasts; so B rows work as well
             value.type.tensor_type.shape.dim[0].dim_param = "mask_batch"
     del graph.value_info[:]  # shapes inferred for one row
     for name in MASKS:
@@ -192,7 +189,7 @@ def _make_optional(proto: ModelProto, inputs: dict[str, Tensor]) -> None:
 
 
 def without_defaults(proto: ModelProto) -> ModelProto:
-    """The same graph with its masks required: onnxruntime-web refuses inputs that have a default ("invalid input")."""
+    """Return the graph with its masks required: onnxruntime-web rejects inputs with a default ("invalid input")."""
     from onnx import ModelProto
 
     copy = ModelProto()
@@ -204,7 +201,7 @@ def without_defaults(proto: ModelProto) -> ModelProto:
 
 
 def describe(run: Run, model: nn.Module, meanings: dict[str, str]) -> dict[str, Any]:
-    """What the file says of itself; each value is JSON."""
+    """Return the file's metadata; each value is stored as JSON."""
     return {
         "run": run.path.resolve().name,
         "vitreous_version": vitreous.__version__,
@@ -219,10 +216,8 @@ def describe(run: Run, model: nn.Module, meanings: dict[str, str]) -> dict[str, 
 
 
 def _position_similarity(model: nn.Module) -> list[list[float]] | None:
-    """(P, P): the cosine of each pair of positions; None where none are added to the tokens."""
-    positions = model.positions() if isinstance(model, ViT) else None
-    if positions is None:
+    """Return the cosine of each pair of positions, (P, P); None if none are added to the tokens."""
+    if not isinstance(model, ViT) or (positions := model.positions()) is None:
         return None
-    assert isinstance(model, ViT)
     unit = F.normalize(positions.detach()[0, int(model.config.has_class_token) :], dim=-1)
     return [[round(value, 4) for value in row] for row in (unit @ unit.mT).tolist()]

@@ -1,4 +1,4 @@
-"""Detection, inference, and the account of every tensor."""
+"""Detection of the layout, inference of the configuration, and the account of every tensor."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def write(tmp_path):
 
 def test_a_whole_model(tiny, write, logits_of):
     model = tiny()
-    loaded, checkpoint = load_model(write(state_of(model)), num_heads=4)
+    again, checkpoint = load_model(write(state_of(model)), num_heads=4)
     assert checkpoint.report == "32 of 32 tensors, none left over"
-    assert loaded.config == model.config.replace(zero_head=True)
-    assert not loaded.training
-    torch.testing.assert_close(logits_of(loaded, loaded.config), logits_of(model, model.config), rtol=0, atol=0)
+    assert again.config == model.config.replace(zero_head=True)
+    assert not again.training
+    torch.testing.assert_close(logits_of(again, again.config), logits_of(model, model.config), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("allow_partial", [False, True])
@@ -66,7 +66,7 @@ def test_missing_unexpected_and_wrong_are_listed(tiny, write, allow_partial):
         assert line in text
 
 
-def test_loading_leaves_the_persons_random_numbers_alone(tiny, write):
+def test_loading_leaves_the_random_generator_alone(tiny, write):
     path = write(state_of(tiny()))
     torch.manual_seed(3)
     expected = torch.rand(2)
@@ -75,19 +75,19 @@ def test_loading_leaves_the_persons_random_numbers_alone(tiny, write):
     assert torch.equal(torch.rand(2), expected)
 
 
-def test_half_precision_is_said(tiny, write):
+def test_half_precision_is_noted(tiny, write):
     path = write({name: tensor.bfloat16() for name, tensor in state_of(tiny()).items()})
     checkpoint = read_checkpoint(path, num_heads=4)
     assert "stored as bfloat16, computed in float32" in checkpoint.notes
     assert {tensor.dtype for tensor in checkpoint.tensors.values()} == {torch.float32}
 
 
-# --- what the file does not say ----------------------------------------------------------------------------
+# --- what the file does not state --------------------------------------------------------------------------
 
 
-def test_heads_are_asked_for_or_assumed_with_a_note(tiny, write):
+def test_heads_are_required_or_assumed_with_a_note(tiny, write):
     path = write(state_of(tiny()))
-    with pytest.raises(CheckpointError, match=r"does not say how many heads.*give num_heads"):
+    with pytest.raises(CheckpointError, match=r"does not state its number of heads.*give num_heads"):
         read_checkpoint(path)
     with pytest.raises(CheckpointError, match=r"must be a multiple of model\.num_heads=5"):
         read_checkpoint(path, num_heads=5)
@@ -96,23 +96,36 @@ def test_heads_are_asked_for_or_assumed_with_a_note(tiny, write):
     assert any("3 heads, as the published models" in note for note in published.notes)
 
 
-def test_an_oblong_grid_is_asked_for(tiny, write):
+def test_invalid_facts_in_a_header_are_ignored(tiny, write):
+    facts = {"cls": 1, "num_heads": 4, "image_size": [24, -1], "norm_eps": "1e-6", "gelu": [], "mean": [float("nan")],
+             "std": {"0": 1}, "class_names": {"0": "a", "2": "b"}}  # fmt: skip
+    checkpoint = read_checkpoint(write(state_of(tiny()), vitreous=json.dumps(facts)))
+    assert (checkpoint.config.num_heads, checkpoint.config.image_size, checkpoint.config.gelu) == (4, (24, 24), "erf")
+    assert checkpoint.origin.mean is checkpoint.origin.std is checkpoint.origin.class_names is None
+    for text in ("[1]", "{", "[" * 100_000):
+        with pytest.raises(CheckpointError, match="give num_heads"):
+            read_checkpoint(write(state_of(tiny()), vitreous=text))
+    with pytest.raises(CheckpointError, match="must be positive whole numbers"):
+        read_checkpoint(write(state_of(tiny())), num_heads=4, trained_size=(24, "24"))
+
+
+def test_an_oblong_grid_needs_its_size(tiny, write):
     path = write(state_of(tiny(image_size=(24, 18))))
     with pytest.raises(CheckpointError, match=r"12 patches of 6×6 pixels, which make no square: give trained_size"):
         read_checkpoint(path, num_heads=4)
     assert read_checkpoint(path, num_heads=4, trained_size=(24, 18)).config.grid == (4, 3)
-    # 4 × 2 patches and a class token have as many positions as 3 × 3 patches alone (no_embed_class): told by the size
+    # 4 × 2 patches and a class token have as many positions as 3 × 3 patches alone (no_embed_class): the size decides
     path = write(state_of(tiny(image_size=(24, 12))))
     assert read_checkpoint(path, num_heads=4, trained_size=(24, 12)).config.grid == (4, 2)
-    assert any("the class token has no position" in note for note in read_checkpoint(path, num_heads=4).notes)
+    assert any("the class token has no position embedding" in note for note in read_checkpoint(path, num_heads=4).notes)
     with pytest.raises(CheckpointError, match=r"was not trained at \(30, 30\)"):
         read_checkpoint(path, num_heads=4, trained_size=30)
 
 
-def test_normalisation_travels_or_is_said_to_be_unknown(tiny, write):
+def test_unknown_normalisation_is_noted(tiny, write):
     checkpoint = read_checkpoint(write(state_of(tiny())), num_heads=4)
     assert checkpoint.preprocessing is None
-    assert any("does not say how its input was normalised" in note for note in checkpoint.notes)
+    assert any("does not state its input's normalisation" in note for note in checkpoint.notes)
 
 
 def test_a_backbone_needs_classes(tiny, write, logits_of):
@@ -143,7 +156,7 @@ def test_prefixes(tiny, write, prefix):
 
 
 def test_a_training_checkpoint(tiny, write):
-    """Optimizer states are left aside; of two models one must be chosen."""
+    """Optimizer states are skipped; of two models one must be chosen."""
     state = state_of(tiny())
     tensors = {f"model.{name}": tensor for name, tensor in state.items()}
     tensors |= {f"optimizer.state.{i}.exp_avg": torch.zeros(2) for i in range(5)}
@@ -158,7 +171,7 @@ def test_a_training_checkpoint(tiny, write):
     assert not averaged.problems
 
 
-def test_what_stands_outside_the_prefix_is_left_over(tiny, write):
+def test_tensors_outside_the_prefix_are_left_over(tiny, write):
     tensors = {f"backbone.{name}": tensor for name, tensor in state_of(tiny()).items()}
     path = write(tensors | {"head.mlp.0.weight": torch.zeros(2)})
     with pytest.raises(CheckpointError, match=r"unexpected: head\.mlp\.0\.weight"):
@@ -203,7 +216,7 @@ def test_current_vit_pytorch_is_refused(parity, write):
 def test_vit_pytorch_with_wide_heads_is_refused(parity, write):
     state = dict(parity.OldVitPytorch(parity.TINY).state_dict())
     state |= {"transformer.layers.0.0.fn.to_qkv.weight": torch.zeros(3 * 64, 32)}
-    with pytest.raises(CheckpointError, match="heads together are 64 wide and its tokens 32"):
+    with pytest.raises(CheckpointError, match="heads are 64 wide together and its tokens 32"):
         read_checkpoint(write(state))
 
 
@@ -245,7 +258,7 @@ def test_google_shapes_that_do_not_fit_are_listed(parity, tmp_path):
     key = "Transformer/encoderblock_1/MultiHeadDotProductAttention_1/key/kernel"
     for name, shape, match in (
         (key, (32, 32), r"blocks\.1\.attn\.k\.weight'.*not 3 axes"),
-        (key, (32, 2, 16), r"not all cut alike: .*\(4, 8\) and .*\(2, 16\)"),
+        (key, (32, 2, 16), r"differ in \(heads, head width\): .*\(4, 8\) and .*\(2, 16\)"),
         (key, (31, 4, 8), r"missing: blocks\.1\.attn\.qkv\.weight"),
         ("head/kernel", (2, 3, 4, 5, 6), "not 2 axes"),
         ("embedding/kernel", (6, 6, 32), "not 4 axes"),
@@ -257,7 +270,7 @@ def test_google_shapes_that_do_not_fit_are_listed(parity, tmp_path):
 
 
 def test_no_layout_at_all(write, tmp_path):
-    with pytest.raises(CheckpointError, match=r"its 1 tensors \(conv1\.weight …\) are in no layout known here"):
+    with pytest.raises(CheckpointError, match=r"its 1 tensors \(conv1\.weight …\) match no supported layout"):
         read_checkpoint(write({"conv1.weight": torch.zeros(3, 3)}))
     with pytest.raises(CheckpointError, match="holds neither model"):
         read_checkpoint(tmp_path / "..")
@@ -324,7 +337,7 @@ def test_a_neighbours_config_is_not_believed(hf_folder, tiny):
     """A timm file in a Hugging Face folder: ε and heads there are another model's."""
     _, folder = hf_folder
     save_file(state_of(tiny()), folder / "timm.safetensors")
-    with pytest.raises(CheckpointError, match="does not say how many heads"):
+    with pytest.raises(CheckpointError, match="does not state its number of heads"):
         read_checkpoint(folder / "timm.safetensors")
     checkpoint = read_checkpoint(folder / "timm.safetensors", num_heads=2)
     assert (checkpoint.config.norm_eps, checkpoint.config.gelu) == (1e-6, "erf")

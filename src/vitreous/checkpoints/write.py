@@ -1,9 +1,10 @@
-"""A model of ours in another library's layout, or a sentence that names the part which that library lacks."""
+"""Write a model of ours in another library's layout, or name the part that this library cannot express."""
 
 from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,28 +14,29 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vitreous.checkpoints import google, huggingface, timm, torchvision
-from vitreous.checkpoints.facts import header_of
+from vitreous.checkpoints.facts import Hints
 from vitreous.config import ViTConfig
-from vitreous.downloads.files import atomic_write_bytes, atomic_write_text
+from vitreous.downloads.files import atomic_write_bytes
 from vitreous.errors import CheckpointError
 from vitreous.models.vit import ViT
+from vitreous.reports.formats import plural
 
 TargetLayout = Literal["timm", "hf", "torchvision", "google"]
 TARGETS: tuple[TargetLayout, ...] = get_args(TargetLayout)
-_IN_WORDS = {"timm": "timm", "hf": "Hugging Face's ViT", "torchvision": "torchvision's ViT", "google": "Google's npz"}
+_LIBRARY = {"timm": "timm", "hf": "Hugging Face's ViT", "torchvision": "torchvision's ViT", "google": "Google's npz"}
 
 _WRITE: dict[str, Callable[[Mapping[str, Tensor], ViTConfig], dict[str, Tensor]]] = {
     "timm": timm.write, "hf": huggingface.write, "torchvision": torchvision.write, "google": google.write,
 }  # fmt: skip
 
-#: Parts beyond the plainest ViT (RGB, square, class token, learned positions, linear head) that a target can express.
+#: Parts beyond the plain ViT (RGB, square, class token, learned positions, linear head) that a target can express.
 _EXPRESSIBLE = {
     "timm": {"mean pooling", "channels", "oblong", "erf GELU", "tanh GELU"},
     "hf": {"channels", "oblong", "erf GELU", "tanh GELU", "epsilon"},
     "torchvision": {"mlp head", "erf GELU", "epsilon"},
     "google": {"mean pooling", "mlp head", "channels", "oblong", "tanh GELU"},
 }
-#: Parts that change the numbers a little rather than the model; `approximate=True` lets them pass.
+#: Parts that change the logits slightly but not the structure; `approximate=True` ignores them.
 _NUMERIC = {"erf GELU", "tanh GELU", "epsilon"}
 _COMMON_EPS = 1e-6
 
@@ -49,60 +51,57 @@ def save_model(
     class_names: Sequence[str] | None = None,
     approximate: bool = False,
 ) -> list[str]:
-    """Write `model` to `path` in `layout` and return what the reader should know, a sentence each.
+    """Write `model` to `path` in `layout`; return notes for the reader.
 
     timm: a `.safetensors` file, or a folder with timm's config.json; hf: a folder; torchvision: a `.safetensors` file;
-    google: a `.npz` file in the layout of the paper's code. `mean` and `std` (of pixels in [0, 1], a number a channel)
-    are needed where a file for them exists. What the target cannot express is refused, naming the part; `approximate`
-    writes the weights all the same where only GELU's kind or ε differ, and says so.
+    google: a `.npz` file in the layout of the paper's code. `mean` and `std` (per channel, of pixels in [0, 1]) are
+    required for folders, which store them. What the target cannot express is refused by name; `approximate` writes
+    the weights nevertheless if only the kind of GELU or ε differs, and adds a note.
     """
     if layout not in TARGETS:
-        raise CheckpointError(f"there is no layout {layout!r} to write; choose from {', '.join(TARGETS)}")
+        raise CheckpointError(f"unknown layout {layout!r}; choose from {', '.join(TARGETS)}")
     if not isinstance(model, ViT):
         raise CheckpointError(f"only the ViT can be written in another library's layout, not {type(model).__name__}")
     path, config = Path(path), model.config
     as_folder = layout == "hf" or (layout == "timm" and path.suffix != ".safetensors")
     notes = _refuse_or_note(config, layout, as_folder, approximate)
-    facts = _Facts(config, mean, std, class_names)
-    if as_folder and (facts.mean is None or facts.std is None):
-        raise CheckpointError(
-            f"{_IN_WORDS[layout]} keeps the input's normalisation beside the weights: give mean=… and std=…"
-        )
+    facts = _facts(config, mean, std, class_names)
     tensors = {name: tensor.detach().cpu().float() for name, tensor in model.state_dict().items()}
     written = _WRITE[layout](tensors, config)
     if as_folder:
-        _write_folder(path, layout, written, facts)
+        _write_folder(path, layout, written, config, facts)
+    elif path.suffix != (suffix := ".npz" if layout == "google" else ".safetensors"):
+        raise CheckpointError(f"{_LIBRARY[layout]} is written to a {suffix} file, not to {str(path)!r}")
     else:
-        _write_file(path, layout, written, facts)
+        _write(path, _npz(written) if layout == "google" else _safetensors(written, facts))
     return [f"{len(written)} tensors written", *notes]
 
 
-class _Facts:
-    """What goes beside the weights, checked against the model."""
-
-    def __init__(
-        self,
-        config: ViTConfig,
-        mean: Sequence[float] | None,
-        std: Sequence[float] | None,
-        class_names: Sequence[str] | None,
-    ):
-        self.config = config
-        self.mean = None if mean is None else tuple(float(value) for value in mean)
-        self.std = None if std is None else tuple(float(value) for value in std)
-        self.class_names = None if class_names is None else tuple(class_names)
-        for what, values in {"mean": self.mean, "std": self.std}.items():
-            if values is not None and len(values) != config.channels:
-                raise CheckpointError(f"{what} has {len(values)} numbers and the model {config.channels} channels")
-        if self.class_names is not None and len(self.class_names) != config.num_classes:
-            raise CheckpointError(f"{len(self.class_names)} class names were given for {config.num_classes} classes")
+def _facts(
+    config: ViTConfig, mean: Sequence[float] | None, std: Sequence[float] | None, class_names: Sequence[str] | None
+) -> Hints:
+    """Return what is stored beside the weights, after checking it against the model."""
+    for name, values in {"mean": mean, "std": std}.items():
+        if values is not None and (len(values) != config.channels or not all(map(math.isfinite, values))):
+            raise CheckpointError(f"{name}={tuple(values)}: expected {plural(config.channels, 'finite number')}")
+    if class_names is not None and len(class_names) != config.num_classes:
+        raise CheckpointError(f"{len(class_names)} class names were given for {config.num_classes} classes")
+    return Hints(
+        num_heads=config.num_heads,
+        image_size=config.image_size,
+        norm_eps=config.norm_eps,
+        gelu=config.gelu,
+        mean=None if mean is None else tuple(map(float, mean)),
+        std=None if std is None else tuple(map(float, std)),
+        class_names=None if class_names is None else tuple(map(str, class_names)),
+    )
 
 
 # --- what a target cannot express --------------------------------------------------------------------------
 
 
 def _parts(config: ViTConfig) -> dict[str, str]:
-    """The parts of this model that not every target has: the key of `_EXPRESSIBLE`, and the part in words."""
+    """Return the parts of this model that not every target has: key of `_EXPRESSIBLE` → description."""
     covered = tuple(rows * side for rows, side in zip(config.grid, config.patch_size, strict=True))
     oblong = len(set(config.image_size)) > 1 or len(set(config.patch_size)) > 1
     present = {
@@ -111,7 +110,7 @@ def _parts(config: ViTConfig) -> dict[str, str]:
         "mean pooling": (config.pool == "mean", "mean pooling without a class token (model.pool=mean)"),
         "positions": (config.positions != "learned", f"model.positions={config.positions}"),
         "mlp head": (config.head == "mlp", "the MLP head (model.head=mlp)"),
-        "channels": (config.channels != 3, f"{config.channels} input channel{'s' * (config.channels != 1)}"),
+        "channels": (config.channels != 3, plural(config.channels, "input channel")),
         "oblong": (oblong, f"images of {config.image_size} in patches of {config.patch_size}: only squares fit"),
         "padding": (
             covered != config.feature_size,
@@ -130,15 +129,13 @@ def _refuse_or_note(config: ViTConfig, layout: TargetLayout, as_folder: bool, ap
     if layout == "timm" and not as_folder:  # its constructor takes any ε; only its config.json has no place for one
         expressible = expressible | {"epsilon"}
     lacking = {key: words for key, words in parts.items() if key not in expressible}
-    hard = [words for key, words in lacking.items() if not (approximate and key in _NUMERIC)]
-    if hard:
-        hint = (
-            "; --approximate (in Python approximate=True) writes the weights all the same"
-            if set(lacking) <= _NUMERIC
-            else ""
+    refused = [words for key, words in lacking.items() if not (approximate and key in _NUMERIC)]
+    if refused:
+        hint = "; --approximate (in Python approximate=True) writes the weights nevertheless"
+        raise CheckpointError(
+            f"{_LIBRARY[layout]} cannot express {', nor '.join(refused)}{hint if set(lacking) <= _NUMERIC else ''}"
         )
-        raise CheckpointError(f"{_IN_WORDS[layout]} cannot express {', nor '.join(hard)}{hint}")
-    notes = [f"approximate: {_IN_WORDS[layout]} has no {words}" for words in lacking.values()]
+    notes = [f"approximate: {_LIBRARY[layout]} has no {words}" for words in lacking.values()]
     return notes + _how_to_build(config, layout, as_folder, parts)
 
 
@@ -154,38 +151,35 @@ def _how_to_build(config: ViTConfig, layout: TargetLayout, as_folder: bool, part
     if not config.qkv_bias and layout in ("torchvision", "google"):
         notes.append("the q, k, v biases, which this model does not have, are written as zeros")
     if "oblong" in parts and layout == "google":
-        notes.append(f"the file cannot say that the images are {config.image_size}: give trained_size when reading it")
+        notes.append(f"the file cannot state the image size {config.image_size}: give trained_size when reading it")
     return notes
 
 
 # --- files -------------------------------------------------------------------------------------------------
 
 
-def _write_file(path: Path, layout: TargetLayout, tensors: dict[str, Tensor], facts: _Facts) -> None:
-    suffix = ".npz" if layout == "google" else ".safetensors"
-    if path.suffix != suffix:
-        raise CheckpointError(f"{_IN_WORDS[layout]} is written to a {suffix} file, not to {str(path)!r}")
-    _write(path, _npz(tensors) if layout == "google" else _safetensors(tensors, facts))
-
-
-def _write_folder(path: Path, layout: TargetLayout, tensors: dict[str, Tensor], facts: _Facts) -> None:
-    assert facts.mean is not None
-    assert facts.std is not None
+def _write_folder(
+    path: Path, layout: TargetLayout, tensors: dict[str, Tensor], config: ViTConfig, facts: Hints
+) -> None:
+    if facts.mean is None or facts.std is None:
+        raise CheckpointError(
+            f"{_LIBRARY[layout]} stores the input's normalisation beside the weights: give mean=… and std=…"
+        )
     if layout == "hf":
         records = {
-            "preprocessor_config.json": huggingface.preprocessor_json(facts.config, facts.mean, facts.std),
-            "config.json": huggingface.config_json(facts.config, facts.class_names),
+            "preprocessor_config.json": huggingface.preprocessor_json(config, facts.mean, facts.std),
+            "config.json": huggingface.config_json(config, facts.class_names),
         }
     else:
-        records = {"config.json": timm.config_json(facts.config, facts.mean, facts.std, facts.class_names)}
+        records = {"config.json": timm.config_json(config, facts.mean, facts.std, facts.class_names)}
     _check_folder(path, {"model.safetensors", *records})
     _write(path / "model.safetensors", _safetensors(tensors, facts))
     for name, record in records.items():  # config.json last: a folder without it is not taken for a model
-        _write(path / name, json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        _write(path / name, (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def _check_folder(path: Path, names: set[str]) -> None:
-    """Only a folder that is new, empty or an earlier export: another model's files would be read with ours."""
+    """Accept only a new folder, an empty one or an earlier export: another model's files would be read with ours."""
     try:
         path.mkdir(parents=True, exist_ok=True)
         others = sorted(entry.name for entry in path.iterdir() if entry.name not in names)
@@ -195,21 +189,17 @@ def _check_folder(path: Path, names: set[str]) -> None:
         raise CheckpointError(f"the folder {str(path)!r} holds other files ({others[0]!r} …): choose a new one")
 
 
-def _write(path: Path, data: bytes | str) -> None:
+def _write(path: Path, data: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(data, str):
-            atomic_write_text(path, data)
-        else:
-            atomic_write_bytes(path, data)
+        atomic_write_bytes(path, data)
     except OSError as error:
         raise CheckpointError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
 
 
-def _safetensors(tensors: dict[str, Tensor], facts: _Facts) -> bytes:
-    metadata = header_of(facts.config, facts.mean, facts.std, facts.class_names)
-    data: Any = save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata=metadata)
-    return bytes(data)
+def _safetensors(tensors: dict[str, Tensor], facts: Hints) -> bytes:
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    return bytes(save(contiguous, metadata=facts.to_header()))
 
 
 def _npz(tensors: dict[str, Tensor]) -> bytes:

@@ -1,4 +1,4 @@
-"""What is written, what is refused, and that an interrupted write leaves nothing half done."""
+"""What is written, what is refused, and that an interrupted write leaves the old file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from vitreous.errors import CheckpointError
 MEAN, STD = (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
 PATHS = {"timm": "timm", "hf": "hf", "torchvision": "tv.safetensors", "google": "g.npz"}
 
-#: A change to the tiny model → the targets that cannot express it, and the words that say so.
+#: A change to the tiny model → the targets that cannot express it, and the words of the refusal.
 REFUSALS = {
     "conv stem": ({"stem_channels": (8,), "patch_size": 3}, TARGETS, "conv stem"),
     "sequence pooling": ({"pool": "seq"}, TARGETS, "sequence pooling"),
@@ -56,7 +56,7 @@ def test_each_target_refuses_what_it_cannot_express_and_nothing_else(tiny, tmp_p
                 assert torch.equal(again.state_dict()[key], tensor)
 
 
-def test_approximate_writes_and_says_so(tiny, tmp_path):
+def test_approximate_writes_with_a_note(tiny, tmp_path):
     model = tiny(norm_eps=1e-12)
     notes = save_model(model, tmp_path / "g.npz", "google", approximate=True)
     assert sum(note.startswith("approximate:") for note in notes) == 2  # GELU and ε
@@ -65,7 +65,7 @@ def test_approximate_writes_and_says_so(tiny, tmp_path):
         save_model(tiny(pool="mean"), tmp_path / "hf", "hf", mean=MEAN, std=STD, approximate=True)
 
 
-def test_a_lone_timm_file_says_how_to_build_it(tiny, tmp_path, timm):
+def test_a_timm_file_comes_with_the_call_that_builds_it(tiny, tmp_path, timm):
     model = tiny(norm_eps=1e-5, mlp_dim=49)
     notes = save_model(model, tmp_path / "w.safetensors", "timm")
     call = next(note for note in notes if note.startswith("build it with ")).removeprefix("build it with ")
@@ -121,9 +121,9 @@ def test_class_names_travel(tiny, tmp_path, transformers_vit):
 def test_mistakes_are_one_sentence(tiny, tmp_path):
     model = tiny()
     for arguments, match in (
-        ({"layout": "keras"}, "no layout 'keras'"),
+        ({"layout": "keras"}, "unknown layout 'keras'"),
         ({"layout": "hf"}, r"give mean=… and std=…"),
-        ({"layout": "hf", "mean": (0.5,), "std": STD}, "mean has 1 numbers and the model 3 channels"),
+        ({"layout": "hf", "mean": (0.5,), "std": STD}, r"mean=\(0\.5,\): expected 3 finite numbers"),
         ({"layout": "hf", "mean": MEAN, "std": STD, "class_names": ["a"]}, "1 class names were given for 7 classes"),
         ({"layout": "torchvision"}, r"written to a \.safetensors file"),
     ):

@@ -1,0 +1,38 @@
+"""Test images for a run, from data that are on this machine already: nothing is downloaded."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vitreous.data.datasets import Dataset, describe, load_dataset
+from vitreous.data.digits import load_digits
+from vitreous.data.images import resize, to_channels
+from vitreous.data.specs import DATASETS
+from vitreous.errors import DataError
+from vitreous.runs import Run
+
+
+def local_dataset(run: Run) -> Dataset | None:
+    """Return the run's data, or None if they would have to be downloaded or have been moved."""
+    name = run.config.data.name
+    try:
+        return load_dataset(run.config.data) if name not in DATASETS or describe(name).cached else None
+    except DataError:
+        return None
+
+
+def fit_to_model(images: Tensor, run: Run) -> Tensor:
+    """Resize images and convert their channels to the model's; uint8 (B, C, H, W)."""
+    return resize(to_channels(images, run.config.model.channels), run.config.model.image_size)
+
+
+def sample_images(run: Run, count: int) -> tuple[Tensor, str]:
+    """Return `count` images that fit the model, from the run's test set or else the digits, and their source."""
+    dataset = local_dataset(run)
+    if dataset is not None and len(dataset.test) >= count:
+        images, source = dataset.test.images, f"test images of {run.config.data.name}"
+    else:
+        images, source = load_digits().splits["test"].images, "scikit-learn's digits"
+    spread = torch.linspace(0, len(images) - 1, count).long()
+    return fit_to_model(images[spread], run), source
