@@ -1,4 +1,4 @@
-"""Tiny models: one per geometry and pooling, and ones whose prediction depends on one known patch.
+"""Tiny models: one per geometry and pooling, and ones whose prediction depends on one given patch.
 
 Shapes: the planted models take (1, 12, 8) images in 6 × 4 patches of 2 × 2 pixels.
 """

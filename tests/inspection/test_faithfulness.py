@@ -1,4 +1,4 @@
-"""Deletion and insertion: curves by hand, verdicts where the truth is known, reproducible."""
+"""Deletion and insertion: curves by hand, verdicts for maps whose quality is clear, reproducible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Planted models: what the prediction depends on is known by construction, so a map can be right or wrong."""
+"""Planted models: the construction fixes what the prediction depends on, so a map can be right or wrong."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
@@ -23,9 +22,6 @@ from vitreous.reports.colors import light
 from vitreous.reports.figures import figure_style, finish_figure
 from vitreous.reports.formats import number, percent
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 #: Lines differ in dash and marker as well as in colour.
 _LINES = (("vit", "-", "o"), ("cnn", "--", "s"), ("model-3", "-.", "^"), ("model-5", ":", "D"))
 _MOST_CLASSES = 10
@@ -38,7 +34,7 @@ def draw_figures(subject: Subject, prefix: str, class_names: Sequence[str], fold
     tiles = [Tile(pictures.plain_picture(subject.pixels), (target, "the image"), result.cells)]
     for score in result.faithfulness.scores:
         drawn = result.maps[score.name]
-        verdict = "a control" if score.name in CONTROLS else wording.VERDICTS[score.verdict]
+        verdict = "a control" if score.name in CONTROLS else score.verdict
         lines = (drawn.kind.title, f"gain {number(score.gain, '.2f')}, {verdict}")
         tiles.append(Tile(pictures.map_picture(drawn, brightness, result.cells), lines, result.cells, drawn.signed))
     title = f"Maps for “{target}”, ranked by insertion − deletion"
@@ -135,12 +131,11 @@ def _draw_faithfulness(judged: Faithfulness, name: str, folder: Path) -> Markup:
         figure.legend(handles, labels, loc="outside right center", borderpad=2)
         drawn = finish_figure(figure, name, folder)
     best = judged.scores[0]
-    return Markup(
-        drawn.inline(
-            f"Deletion and insertion curves. The best map is {MAPS[best.name].title}: area {best.deletion:.2f} under"
-            f" deletion and {best.insertion:.2f} under insertion."
-        )
+    alt = (
+        f"Deletion and insertion curves. The best map is {MAPS[best.name].title}: area {best.deletion:.2f} under"
+        f" deletion and {best.insertion:.2f} under insertion."
     )
+    return Markup(drawn.inline(alt))
 
 
 def _draw_depth(survey: Survey, name: str, folder: Path) -> Markup:
@@ -169,19 +164,15 @@ def _draw_depth(survey: Survey, name: str, folder: Path) -> Markup:
         norms.set(title="Norm of the tokens", ylim=(0, 1.3 * highest or 1))
         similarity.plot(survey.patch_similarity, color=light("vit"), marker="o")
         similarity.set(title="Similarity of patches", ylim=(min(0, float(survey.patch_similarity.min())), 1.02))
+        depth = len(survey.attention_entropy)
         for axis, first in ((distance, 1), (entropy, 1), (norms, 0), (similarity, 0)):
-            _layer_axis(axis, first, len(survey.attention_entropy))
+            ticks = list(range(first, depth + 1, max(1, (depth - first + 1) // 6)))
+            axis.set_xticks(ticks, ["in" if tick == 0 else str(tick) for tick in ticks])
+            axis.set(xlabel="layer", xlim=(first - 0.5, depth + 0.5))
         drawn = finish_figure(figure, name, folder)
-    mean_distance, alike = survey.attention_distance_pixels.mean(axis=1), survey.patch_similarity
-    return Markup(
-        drawn.inline(
-            f"Layer by layer: mean attention distance goes from {mean_distance[0]:.1f} to {mean_distance[-1]:.1f}"
-            f" pixels, similarity of patches from {alike[0]:.2f} to {alike[-1]:.2f}."
-        )
+    means, alike = survey.attention_distance_pixels.mean(axis=1), survey.patch_similarity
+    alt = (
+        f"Layer by layer: mean attention distance goes from {means[0]:.1f} to {means[-1]:.1f} pixels, similarity of"
+        f" patches from {alike[0]:.2f} to {alike[-1]:.2f}."
     )
-
-
-def _layer_axis(axis: Axes, first: int, last: int) -> None:
-    ticks = list(range(first, last + 1, max(1, (last - first + 1) // 6)))
-    axis.set_xticks(ticks, ["in" if tick == 0 else str(tick) for tick in ticks])
-    axis.set(xlabel="layer", xlim=(first - 0.5, last + 0.5))
+    return Markup(drawn.inline(alt))

@@ -97,7 +97,7 @@ def _without(model: nn.Module, heads: Sequence[tuple[int, int]], patches: Sequen
 def _model_input(
     run: Run, model: nn.Module, image: ImageLike | None, test_index: int
 ) -> tuple[ModelInput, Tensor, int | None, tuple[str, ...]]:
-    """Return the model with its input, the pixels (C, height, width), the label if it is known, and notes.
+    """Return the model with its input, the pixels (C, height, width), the label if there is one, and notes.
 
     Changed or missing data are an error for a test image; for the user's own image the survey over test images is left
     out, with a note.

@@ -47,6 +47,7 @@ def build_page(
         number=lambda value: number(value, ".2f"),
         percent=percent,
         verdicts=wording.VERDICTS,
+        filter_uri=lambda component: pictures.data_uri(pictures.filter_picture(component)),
     )
     return html_page(f"Look: {summary}", Markup(body), description=summary)
 
@@ -58,7 +59,7 @@ def _view(
     result, brightness = subject.result, pictures.grey(subject.pixels)
     judged, cells = result.faithfulness, result.cells
     ranked = sorted(judged.scores, key=lambda score: score.name in CONTROLS)  # best first, controls last
-    image, filters = pictures.plain_picture(subject.pixels), first_filters(subject.model)
+    image = pictures.plain_picture(subject.pixels)
     view: dict[str, Any] = {
         "subject": subject,
         "name_inside": wording.mid_sentence(subject.name),
@@ -83,10 +84,7 @@ def _view(
         "random_gains": judged.random_gains,
         "charts": charts,
         "integration_gap": "less than 0.1 %" if result.integration_gap < 0.001 else percent(result.integration_gap),
-        "filters": filters,
-        "filter_uris": [pictures.data_uri(pictures.filter_picture(each)) for each in filters.components]
-        if filters
-        else [],
+        "filters": first_filters(subject.model),
     }
     if subject.survey is not None:
         similarity = subject.survey.position_similarity
@@ -151,7 +149,7 @@ class HeadView(NamedTuple):
     label: str  # the token
     uri: str  # the mosaic: heads down, layers across
     high: str  # upper end of the scale
-    box: str = ""  # CSS position of the patch on the image
+    position: str = ""  # CSS: where the patch is on the image
 
 
 def _head_explorer(result: Examination, brightness: Array, readout: str, key: str) -> dict[str, Any]:
@@ -165,11 +163,11 @@ def _head_explorer(result: Examination, brightness: Array, readout: str, key: st
     height, width = cells.image_size
     gap = max(1, round(3 * width / 28))
 
-    def view(name: str, label: str, weights: Array, box: str = "") -> HeadView:
+    def view(name: str, label: str, weights: Array, position: str = "") -> HeadView:
         high, end = head_scale(weights)
         tiles = pictures.amount_picture(brightness, pictures.spread(weights, cells), high).swapaxes(0, 1)
         uri = pictures.data_uri(pictures.mosaic(tiles, gap * (tiles.shape[2] // height)))
-        return HeadView(name, label, uri, end, box)
+        return HeadView(name, label, uri, end, position)
 
     views = [view("readout", readout, attention.readout)]
     for patch in range(cells.count) if cells.count <= MOST_VIEWS else [attention.patch]:

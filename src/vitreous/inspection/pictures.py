@@ -12,6 +12,7 @@ from functools import cache
 import numpy as np
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
+from PIL import Image
 
 from vitreous.inspection.cells import Array, Cells
 from vitreous.inspection.examination import Map
@@ -81,7 +82,7 @@ def scale_bar(signed: bool) -> Picture:
     """Render a colour scale; for amounts, the upper half is blended with black and the lower with white."""
     steps = np.linspace(0, 1, 64)
     if signed:
-        return signed_values(2 * steps[None] - 1)
+        return color_values(2 * steps[None] - 1, signed=True)
     color = sequential_map()(steps)[None, :, :3]
     return _bytes(np.concatenate([_COLOR_SHARE * color, _COLOR_SHARE * color + 1 - _COLOR_SHARE]))
 
@@ -91,22 +92,17 @@ def filter_picture(component: Array) -> Picture:
     if len(component) == 3:
         return _bytes((0.5 + 0.5 * component / (np.abs(component).max() or 1.0)).transpose(1, 2, 0))
     flat = component.mean(axis=0)
-    return signed_values(flat / (np.abs(flat).max() or 1.0))
+    return color_values(flat / (np.abs(flat).max() or 1.0), signed=True)
 
 
-def signed_values(values: Array) -> Picture:
-    """Render values from −1 to 1 as plain colours."""
-    return _bytes(diverging_map()(np.clip(0.5 + 0.5 * values, 0, 1))[..., :3])
-
-
-def share_values(values: Array) -> Picture:
-    """Render values from 0 to 1 as plain colours."""
-    return _bytes(sequential_map()(np.clip(values, 0, 1))[..., :3])
+def color_values(values: Array, *, signed: bool) -> Picture:
+    """Render values from −1 to 1, or from 0 to 1, as plain colours."""
+    return _bytes((diverging_map()(0.5 + 0.5 * values) if signed else sequential_map()(values))[..., :3])
 
 
 def positions_picture(similarity: Array) -> Picture:
     """Render (rows, columns, rows, columns) as a grid of grids, white between."""
-    whole = mosaic(signed_values(similarity), gap=1)
+    whole = mosaic(color_values(similarity, signed=True), gap=1)
     whole[whole[..., 3] == 0] = 255
     return whole[..., :3]
 
@@ -122,8 +118,6 @@ def mosaic(tiles: Picture, gap: int) -> Picture:
 
 def data_uri(picture: Picture) -> str:
     """Return a PNG as a `data:` address."""
-    from PIL import Image
-
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, format="PNG", compress_level=9)
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -81,17 +81,13 @@ def background(image: Tensor) -> Tensor:
 
 def check_query(model: nn.Module, image: Tensor, target: int | None, patch: int | None) -> None:
     """Raise if the image, the class or the patch does not fit the model."""
-    config = getattr(model, "config", None)
+    config, shape = getattr(model, "config", None), tuple(image.shape)
     if image.dim() != 3:
-        raise LookError(f"the image has shape {tuple(image.shape)}; look takes one image, (channels, height, width)")
+        raise LookError(f"the image has shape {shape}; look takes one image, (channels, height, width)")
     if not torch.isfinite(image).all():
         raise LookError("the image holds values that are not finite numbers; check how it was read and normalised")
-    expected = None if config is None else (config.channels, *config.image_size)
-    if expected is not None and tuple(image.shape) != expected:
-        raise LookError(
-            f"the image has shape {tuple(image.shape)} and the model takes {expected}; prepare it with the run's"
-            " preprocessing first"
-        )
+    if config is not None and shape != (expected := (config.channels, *config.image_size)):
+        raise LookError(f"the image has shape {shape} and the model takes {expected}; apply its preprocessing first")
     if config is not None and target is not None and not 0 <= target < config.num_classes:
         raise LookError(f"target={target}: the model has classes 0 to {config.num_classes - 1}")
     if patch is None:

@@ -37,10 +37,8 @@ class ReducedViT(ViT):
         self.train(model.training)
         for layer, head in heads:
             if not (0 <= layer < L and 0 <= head < H):
-                raise LookError(
-                    f"there is no head {head + 1} in layer {layer + 1}: the model has {L} layers of {H} heads, counted"
-                    " from 1"
-                )
+                where = f"{L} layers of {H} heads, counted from 1"
+                raise LookError(f"there is no head {head + 1} in layer {layer + 1}: the model has {where}")
             self.kept_heads[layer, head] = 0
         for patch in patches:
             if not 0 <= patch < P:

@@ -18,7 +18,7 @@ from vitreous.inspection.figures import draw_figures
 from vitreous.inspection.model_survey import Survey
 from vitreous.inspection.page import build_page
 from vitreous.inspection.query import LookError
-from vitreous.inspection.subject import ModelInput, Subject, examine_models
+from vitreous.inspection.subject import ModelInput, examine_models
 
 #: The content of `arrays.npz`. MAP is the name of a map; the names of a second model start with "against.".
 ARRAYS = {
@@ -44,6 +44,12 @@ ARRAYS = {
     "survey.patch_norms, survey.class_norms": "(layers + 1), mean norm of the tokens",
     "survey.patch_similarity": "(layers + 1), mean cosine similarity of two patches of one image",
 }
+
+_README = """look.html     the report; it needs nothing else
+figures/      its figures as PNG and SVG
+arrays.npz    the numbers behind it: numpy.load('arrays.npz')[NAME]
+
+""" + "".join(f"{name}\n    {meaning}\n" for name, meaning in ARRAYS.items())
 
 
 @dataclass(frozen=True)
@@ -80,10 +86,32 @@ def write_look(
     models = [model] if against is None else [model, against]
     _check(pixels, models, class_names, label)
     subjects = examine_models(models, pixels, target, patch)
+    results = [subject.result for subject in subjects]
+    summary = wording.headline(subjects, class_names, label)
+    arrays: dict[str, Array | NDArray[np.uint8]] = {"pixels": pixels}
+    for subject, prefix in zip(subjects, ("", "against."), strict=False):
+        found = subject.result.arrays() | ({} if subject.survey is None else subject.survey.arrays())
+        arrays |= {prefix + name: values for name, values in found.items()}
+    prefixes = [f"{subject.key}-" if len(subjects) > 1 else "" for subject in subjects]
+    folder, report = out / "figures", out / "look.html"
     try:
-        return _write(out, subjects, pixels, class_names, label, notes)
+        folder.mkdir(parents=True, exist_ok=True)
+        charts = [draw_figures(*each, class_names, folder) for each in zip(subjects, prefixes, strict=True)]
+        np.savez_compressed(out / "arrays.npz", **arrays)  # type: ignore[arg-type]
+        (out / "README.txt").write_text(_README, encoding="utf-8")
+        report.write_text(build_page(subjects, charts, class_names, label, notes, summary, ARRAYS), encoding="utf-8")
     except OSError as error:
         raise LookError(f"cannot write the report into {str(out)!r}: {error.strerror or error}") from error
+    return Look(
+        report=report,
+        arrays=out / "arrays.npz",
+        figures=tuple(sorted(folder.iterdir())),
+        examination=results[0],
+        survey=subjects[0].survey,
+        against=results[1] if len(results) > 1 else None,
+        summary=summary,
+        advice=tuple(line.text for line in wording.advice(results[0].faithfulness)),
+    )
 
 
 def _check(pixels: NDArray[Any], models: Sequence[ModelInput], class_names: Sequence[str], label: int | None) -> None:
@@ -101,42 +129,3 @@ def _check(pixels: NDArray[Any], models: Sequence[ModelInput], class_names: Sequ
             )
     if label is not None and not 0 <= label < len(class_names):
         raise LookError(f"label={label}: the classes are 0 to {len(class_names) - 1}")
-
-
-def _write(
-    out: Path,
-    subjects: Sequence[Subject],
-    pixels: NDArray[np.uint8],
-    class_names: Sequence[str],
-    label: int | None,
-    notes: Sequence[str],
-) -> Look:
-    folder, report = out / "figures", out / "look.html"
-    folder.mkdir(parents=True, exist_ok=True)
-    prefixes = [f"{subject.key}-" if len(subjects) > 1 else "" for subject in subjects]
-    charts = [draw_figures(*each, class_names, folder) for each in zip(subjects, prefixes, strict=True)]
-    arrays: dict[str, Array | NDArray[np.uint8]] = {"pixels": pixels}
-    for subject, prefix in zip(subjects, ("", "against."), strict=False):
-        found = subject.result.arrays() | ({} if subject.survey is None else subject.survey.arrays())
-        arrays |= {prefix + name: values for name, values in found.items()}
-    np.savez_compressed(out / "arrays.npz", **arrays)  # type: ignore[arg-type]
-    (out / "README.txt").write_text(_readme(), encoding="utf-8")
-    results = [subject.result for subject in subjects]
-    summary = wording.headline([subject.name for subject in subjects], results, class_names, label)
-    report.write_text(build_page(subjects, charts, class_names, label, notes, summary, ARRAYS), encoding="utf-8")
-    return Look(
-        report=report,
-        arrays=out / "arrays.npz",
-        figures=tuple(sorted(folder.iterdir())),
-        examination=results[0],
-        survey=subjects[0].survey,
-        against=results[1] if len(results) > 1 else None,
-        summary=summary,
-        advice=tuple(line.text for line in wording.advice(results[0].faithfulness)),
-    )
-
-
-def _readme() -> str:
-    lines = ["look.html     the report; it needs nothing else", "figures/      its figures as PNG and SVG"]
-    lines += ["arrays.npz    the numbers behind it: numpy.load('arrays.npz')[NAME]", ""]
-    return "\n".join(lines + [f"{name}\n    {meaning}" for name, meaning in ARRAYS.items()]) + "\n"

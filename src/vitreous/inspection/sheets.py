@@ -6,29 +6,25 @@ Shapes: pictures are (h, w, 3) bytes; sizes are in CSS pixels.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import numpy as np
 from markupsafe import escape
+from PIL import Image, ImageDraw, ImageFont
 
 from vitreous.inspection.cells import Array, Cells
-from vitreous.inspection.pictures import Picture, border_path, data_uri, share_values, signed_values
+from vitreous.inspection.pictures import Picture, border_path, color_values, data_uri
 from vitreous.reports.colors import light
 from vitreous.reports.formats import number, percent
-
-if TYPE_CHECKING:
-    from PIL.ImageFont import FreeTypeFont
 
 _GAP, _MARGIN, _LINE, _FONT = 16, 16, 16, 12
 _DENSITY = 2  # PNG pixels per CSS pixel
 _CELL = (64, 26)  # size of a table cell
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """One picture and the short lines under it."""
 
     picture: Picture
@@ -41,8 +37,6 @@ class _Canvas:
     """Draws the same content into an SVG and a PNG."""
 
     def __init__(self, width: int, height: int, title: str):
-        from PIL import Image, ImageDraw
-
         self.svg = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
             f' font-family="Helvetica, Arial, sans-serif" font-size="{_FONT}">'
@@ -61,8 +55,6 @@ class _Canvas:
         self.draw.rectangle([v * _DENSITY for v in (x, y, x + width, y + height)], fill=color)
 
     def picture(self, x: int, y: int, width: int, height: int, picture: Picture) -> None:
-        from PIL import Image
-
         self.svg.append(
             f'<image x="{x}" y="{y}" width="{width}" height="{height}" preserveAspectRatio="none"'
             f' style="image-rendering:pixelated" href="{data_uri(picture)}"/>'
@@ -108,7 +100,7 @@ def write_table(
     folder: Path, name: str, title: str, values: Array, rows: Sequence[str], columns: Sequence[str], *, signed: bool
 ) -> None:
     """Write `name.svg` and `name.png`: numbers (rows, columns) on colours, signed or shares from 0 to 1."""
-    colors = signed_values(values / (np.abs(values).max() or 1.0)) if signed else share_values(values)
+    colors = color_values(values / (np.abs(values).max() or 1.0) if signed else values, signed=signed)
     wide, tall = _CELL
     left = _MARGIN + 16 + max(len(row) for row in rows) * _FONT * 6 // 10
     top = _MARGIN + 3 * _LINE
@@ -127,9 +119,8 @@ def write_table(
 
 
 @cache
-def _font() -> FreeTypeFont:
+def _font() -> ImageFont.FreeTypeFont:
     """Return DejaVu Sans from matplotlib, which has −, ≥ and most scripts; Pillow's own font does not."""
     import matplotlib
-    from PIL import ImageFont
 
     return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11 * _DENSITY)

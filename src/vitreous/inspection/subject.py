@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.config import Config
+from vitreous.data.images import resize
 from vitreous.inspection.cells import patch_cells
 from vitreous.inspection.examination import Examination, examine
 from vitreous.inspection.model_survey import Survey, survey
@@ -88,7 +90,7 @@ def examine_models(
                 name=name,
                 model=each.model,
                 config=each.config,
-                pixels=_resize(pixels, size),
+                pixels=resize(torch.as_tensor(pixels)[None], size)[0].numpy(),
                 result=examine(each.model, each.image, target=target, patch=of_patch, cells=cells),
                 survey=survey(each.model, over) if isinstance(each.model, ViT) else None,
                 style=styles[name],
@@ -104,12 +106,3 @@ def _display_names(configs: Sequence[Config]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return [f"{config.name} ({index})" for index, config in enumerate(configs, start=1)]
-
-
-def _resize(pixels: NDArray[np.uint8], size: tuple[int, int]) -> NDArray[np.uint8]:
-    if pixels.shape[1:] == size:
-        return pixels
-    from PIL import Image
-
-    planes = [Image.fromarray(plane).resize(size[::-1], Image.Resampling.BILINEAR) for plane in pixels]
-    return np.stack([np.asarray(plane) for plane in planes])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vitreous.inspection.examination import CONTROLS, MAPS, Examination
 from vitreous.inspection.faithfulness import Faithfulness
+from vitreous.inspection.subject import Subject
 from vitreous.reports.formats import join, percent
 
 VERDICTS = {
@@ -43,25 +44,23 @@ def mid_sentence(name: str) -> str:
     return name.replace("The ", "the ", 1)
 
 
-def headline(
-    names: Sequence[str], results: Sequence[Examination], class_names: Sequence[str], label: int | None
-) -> str:
+def headline(subjects: Sequence[Subject], class_names: Sequence[str], label: int | None) -> str:
     """State what each model predicts and whether it is correct."""
-    predictions = [result.prediction for result in results]
-    chances = [percent(float(result.probabilities[result.prediction])) for result in results]
-    if len(results) == 2 and predictions[0] == predictions[1]:
-        both = join(f"{mid_sentence(name)} with {chance}" for name, chance in zip(names, chances, strict=True))
-        return f"Both predict {class_names[predictions[0]]}: {both}.{_correctness(predictions[0], class_names, label)}"
+
+    def correctness(prediction: int) -> str:
+        if label is None:
+            return ""
+        return " That is correct." if prediction == label else f" That is wrong: the label is {class_names[label]}."
+
+    predicted = [(each.name, each.result.prediction, percent(each.result.probabilities.max())) for each in subjects]
+    first = predicted[0][1]
+    if len(subjects) == 2 and predicted[1][1] == first:
+        both = join(f"{mid_sentence(name)} with {probability}" for name, _, probability in predicted)
+        return f"Both predict {class_names[first]}: {both}.{correctness(first)}"
     return " ".join(
-        f"{name} predicts {class_names[prediction]} with {chance}.{_correctness(prediction, class_names, label)}"
-        for name, prediction, chance in zip(names, predictions, chances, strict=True)
+        f"{name} predicts {class_names[prediction]} with {probability}.{correctness(prediction)}"
+        for name, prediction, probability in predicted
     )
-
-
-def _correctness(prediction: int, class_names: Sequence[str], label: int | None) -> str:
-    if label is None:
-        return ""
-    return " That is correct." if prediction == label else f" That is wrong: the label is {class_names[label]}."
 
 
 def most_important(result: Examination, class_names: Sequence[str], part: str) -> str:
@@ -70,15 +69,14 @@ def most_important(result: Examination, class_names: Sequence[str], part: str) -
     cell = int(effects.argmax())
     name = class_names[result.target]
     if effects.flat[cell] < math.log10(1.05):
-        return f"No single {part} is needed for “{name}”: occluding any one of them does not lower the odds."
+        return f"No single {part} is needed for “{name}”: occluding any one of them does not lower the odds noticeably."
     return (
         f"The most important {part} is in {place(cell, result.cells.grid)}: occluding it divides the odds of “{name}”"
         f" by {factor(float(effects.flat[cell]))}."
     )
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(NamedTuple):
     """One sentence about the maps, and the verdict it belongs to (empty for a remark)."""
 
     verdict: str
