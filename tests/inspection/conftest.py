@@ -1,4 +1,4 @@
-"""Tiny models for looking into: one of every geometry and pooling, and ones whose answer hangs on one known patch.
+"""Tiny models: one per geometry and pooling, and ones whose prediction depends on one given patch.
 
 Shapes: the planted models take (1, 12, 8) images in 6 × 4 patches of 2 × 2 pixels.
 """
@@ -43,7 +43,7 @@ def tiny_vit(randomise):
 
 @pytest.fixture(params=VARIANTS)
 def any_vit(request, tiny_vit) -> ViT:
-    """One after the other: every geometry and pooling."""
+    """Every geometry and pooling in turn."""
     return tiny_vit(request.param)
 
 
@@ -70,11 +70,11 @@ def image_for():
 
 @pytest.fixture
 def planted_vit():
-    """A ViT whose answer is made of the brightness of `PLANTED_PATCH` and of nothing else, by construction.
+    """A ViT whose prediction depends only on the brightness of `PLANTED_PATCH`, by construction.
 
-    Width by width: 0 flags the planted patch, 1 carries a patch's brightness, 2 gathers what attention brings, 3 flags
-    the other tokens. Keys are the flag, so strong that every token looks at the planted patch with weight exactly 1;
-    values are the brightness; the head reads width 2. With a class token nothing else can reach the answer.
+    Channel 0 flags the planted patch, 1 carries the brightness of a patch, 2 collects the output of attention, 3 flags
+    the other tokens. Keys are the flag, so large that every token attends to the planted patch with weight exactly 1;
+    values are the brightness; the head reads channel 2. With a class token nothing else can reach the logits.
     """
 
     @torch.no_grad()
@@ -92,12 +92,12 @@ def planted_vit():
         model.pos_embed[0, first + PLANTED_PATCH, 3] = 0
         model.pos_embed[0, first + PLANTED_PATCH, 0] = 10
         for block in model.blocks:
-            block.attn.qkv.bias[0] = 400  # every query asks for the flag
+            block.attn.qkv.bias[0] = 400  # every query matches the flag
             block.attn.qkv.weight[16, 0] = 1  # keys: the flag
             block.attn.qkv.weight[32 + 2, 1] = 1  # values: the brightness
             block.attn.proj.weight[2, 2] = 1
         model.head.weight[0, 2], model.head.weight[1, 2] = -3, 3
-        model.head.bias[0] = 2  # the empty picture is class 0
+        model.head.bias[0] = 2  # the empty image is class 0
         return model
 
     return make
@@ -110,7 +110,7 @@ def planted_patch() -> int:
 
 @pytest.fixture
 def planted_image() -> Tensor:
-    """(1, 12, 8): something in every patch, on an empty border; the planted patch is bright."""
+    """(1, 12, 8): a dot in every patch, on an empty border; the planted patch is the brightest."""
     image = torch.zeros(1, 12, 8)
     image[0, 1::2, 1::2] = torch.linspace(0.5, 3, 24).view(6, 4)
     row, column = divmod(PLANTED_PATCH, 4)

@@ -10,13 +10,11 @@ from vitreous.inspection.attention import (
     attention_distance,
     attention_entropy,
     attention_layers,
-    from_patch,
-    from_readout,
     pooling_weights,
     rollout,
 )
 from vitreous.inspection.cells import patch_cells
-from vitreous.inspection.examination import examine
+from vitreous.inspection.examination import Attention, examine
 
 
 @pytest.fixture
@@ -38,7 +36,7 @@ def test_rows_sum_to_one(any_vit, image_for) -> None:
 def numpy_rollout(layers: list[np.ndarray], readout: np.ndarray) -> np.ndarray:
     tokens = layers[0].shape[-1]
     flow = readout
-    for attention in reversed(layers):  # from the answer back to the first layer
+    for attention in reversed(layers):  # from the read-out back to the first layer
         average = sum(attention[h] for h in range(len(attention))) / len(attention)
         flow = np.array([sum(flow[q] * (average[q, k] + (q == k)) / 2 for q in range(tokens)) for k in range(tokens)])
     return flow
@@ -62,13 +60,13 @@ def test_rollout_applies_the_first_layer_first() -> None:
     torch.testing.assert_close(flow, torch.tensor([0.5, 0.25, 0.25]))
 
 
-def test_pooling_weights_rebuild_the_pooled_token(any_vit, taps_of) -> None:
+def test_pooling_weights_reproduce_the_pooled_token(any_vit, taps_of) -> None:
     taps = taps_of(any_vit)
     weights = pooling_weights(any_vit, taps)
     torch.testing.assert_close((weights[:, None] @ taps["normed"]).squeeze(1), taps["pooled"])
 
 
-def test_pooling_weights_leave_removed_patches_out(any_vit, image_for) -> None:
+def test_removed_patches_have_no_pooling_weight(any_vit, image_for) -> None:
     kept = torch.ones(1, any_vit.config.num_patches, dtype=torch.bool)
     kept[0, 1:2] = False
     taps: dict[str, torch.Tensor] = {}
@@ -79,7 +77,7 @@ def test_pooling_weights_leave_removed_patches_out(any_vit, image_for) -> None:
 
 
 def test_distance(any_vit, taps_of) -> None:
-    """For each patch, weights over patches only, made to sum to 1, times the distance between the cells' middles."""
+    """Per patch: weights over patches only, normalised to sum to 1, times the distance between the centres."""
     weights = attention_layers(taps_of(any_vit), any_vit.config.depth)[0][0].numpy()  # (H, N, N)
     centres, first = patch_cells(any_vit.config).centres, int(any_vit.config.has_class_token)
     ours = attention_distance(torch.from_numpy(weights), torch.from_numpy(centres), bool(first)).numpy()
@@ -99,9 +97,10 @@ def test_entropy() -> None:
     assert attention_entropy(torch.eye(4)).item() == 0  # not NaN, though 0 · log 0
 
 
-def test_who_looks() -> None:
-    attention = torch.arange(9.0).view(3, 3)
-    assert from_readout(attention, has_class_token=True).tolist() == [1, 2]
-    assert from_readout(attention, has_class_token=False).tolist() == [3, 4, 5]  # the mean of the rows
-    assert from_patch(attention, 1, has_class_token=True).tolist() == [7, 8]
-    assert from_patch(attention, 1, has_class_token=False).tolist() == [3, 4, 5]
+def test_attention_from_the_readout_and_from_a_patch() -> None:
+    weights = np.arange(9.0).reshape(1, 1, 3, 3)
+    with_class_token, without = Attention(weights, (1, 2), patch=1), Attention(weights, (1, 3), patch=1)
+    assert with_class_token.readout.tolist() == [[[[1, 2]]]]
+    assert without.readout.tolist() == [[[[3, 4, 5]]]]  # the mean of the rows
+    assert with_class_token.from_patch(1).tolist() == [[[[7, 8]]]]
+    assert without.from_patch(1).tolist() == [[[[3, 4, 5]]]]

@@ -1,4 +1,4 @@
-"""Cells: a partition of the picture, and where a ViT's patches really lie in it."""
+"""Cells partition the image, and the cells of a ViT lie where its patches do."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from vitreous.inspection.cells import patch_cells, plain_cells
 from vitreous.models import ViT
 
 
-def test_cells_partition_the_picture(any_vit) -> None:
+def test_cells_partition_the_image(any_vit) -> None:
     cells = patch_cells(any_vit.config)
     assert cells.grid == any_vit.config.grid
     assert (cells.masks().sum(axis=0) == 1).all()
     assert (cells.masks().sum(axis=(1, 2)) > 0).all()
-    picture = np.random.default_rng(0).random(cells.image_size)
-    assert cells.total(picture).sum() == pytest.approx(picture.sum())
-    assert cells.total(picture).ravel()[-1] == pytest.approx(picture[cells.masks()[-1]].sum())
+    image = np.random.default_rng(0).random(cells.image_size)
+    assert cells.total(image).sum() == pytest.approx(image.sum())
+    assert cells.total(image).ravel()[-1] == pytest.approx(image[cells.masks()[-1]].sum())
 
 
 def test_a_patch_depends_on_its_own_cell(any_vit, image_for) -> None:
@@ -68,8 +68,14 @@ def test_plain_cells(size: tuple[int, int], grid: tuple[int, int]) -> None:
     assert (cells.masks().sum(axis=(1, 2)) > 0).all()
 
 
-def test_padding_is_said(tiny_vit) -> None:
+def test_padding_is_noted(tiny_vit) -> None:
     cells = patch_cells(tiny_vit("padded").config)
     assert cells.row_edges == (0, 4, 8, 10)
     assert cells.exact
     assert "zeros" in cells.note
+
+
+def test_sub_pixels_and_scaling() -> None:
+    cells = plain_cells((4, 4)).scaled_to((2, 6), "a note")
+    assert (cells.image_size, cells.grid, cells.note) == ((2, 6), (4, 4), "a note")
+    assert cells.of_pixels(density=2).tolist()[1] == [4, 4, 4, 5, 5, 5, 6, 6, 6, 7, 7, 7]

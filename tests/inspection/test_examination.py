@@ -1,4 +1,4 @@
-"""`examine` on every geometry, and that looking changes nothing."""
+"""`examine` on every geometry; the model is left unchanged."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from vitreous.inspection import examine, survey
 from vitreous.models import build
 
 
-def test_everything_is_there(any_vit, image_for) -> None:
+def test_all_results_have_their_shapes(any_vit, image_for) -> None:
     found = examine(any_vit, image_for(any_vit), random_orders=3, integration_steps=4)
     config = any_vit.config
     L, H, N, grid = config.depth, config.num_heads, config.num_tokens, config.grid
     assert found.attention.weights.shape == (L, H, N, N)
-    assert found.attention.readout.shape == found.attention.from_patch.shape == (L, H, *grid)
+    assert found.attention.readout.shape == found.attention.from_patch(0).shape == (L, H, *grid)
     assert found.head_effects.shape == (L, H)
     assert set(found.maps) >= {"occlusion", "relevance", "attention-rollout", "last-attention", "gradient"}
     for drawn in found.maps.values():
@@ -28,14 +28,14 @@ def test_everything_is_there(any_vit, image_for) -> None:
     assert {score.name for score in found.faithfulness.scores} == set(found.maps)
 
 
-def test_looking_changes_nothing(tiny_vit, tiny_cnn, image_for) -> None:
+def test_the_model_and_random_state_are_unchanged(tiny_vit, tiny_cnn, image_for) -> None:
     for model in (tiny_vit(dropout=0.3, drop_path=0.2), tiny_cnn()):
         image = image_for(model)
         before = {name: value.clone() for name, value in model.state_dict().items()}
         with torch.no_grad():
             logits = model(image[None])
         model.train()
-        next(model.children()).eval()  # a mixture, as when a part is frozen
+        next(model.children()).eval()  # mixed modes, as when a part is frozen
         flags = [module.training for module in model.modules()]
         for parameter in model.parameters():
             parameter.grad = torch.full_like(parameter, 3.0)
@@ -65,7 +65,7 @@ def test_flags_are_restored_after_an_error(tiny_vit, image_for, monkeypatch) -> 
 
 
 @pytest.mark.parametrize("outside", [torch.no_grad, torch.inference_mode])
-def test_whatever_is_outside(tiny_vit, image_for, outside) -> None:
+def test_gradients_work_under_any_grad_mode(tiny_vit, image_for, outside) -> None:
     model = tiny_vit()
     expected = examine(model, image_for(model))
     model.requires_grad_(False)
@@ -79,24 +79,22 @@ def test_the_chosen_patch_and_class(tiny_vit, image_for) -> None:
     found = examine(model, image_for(model), target=2, patch=1)
     assert (found.target, found.attention.patch) == (2, 1)
     expected = found.attention.weights[:, :, 2, 1:].reshape(2, 2, 2, 2)
-    np.testing.assert_array_equal(found.attention.from_patch, expected)
+    np.testing.assert_array_equal(found.arrays()["attention.from_patch"], expected)
     by_default = examine(model, image_for(model))
-    assert by_default.target == by_default.answer == by_default.logits.argmax()
+    assert by_default.target == by_default.prediction == by_default.logits.argmax()
     assert by_default.attention.patch == by_default.maps["occlusion"].cells.argmax()
 
 
 @pytest.mark.parametrize(
     "config", [ArticleCNNConfig(), ArticleViTConfig(), ArticleDesignConfig()], ids=lambda c: c.kind
 )
-def test_the_posts_models(config, randomise) -> None:
-    """No taps and log-probabilities, and the post's ViT mixes the images of a batch: it is asked one at a time."""
+def test_the_articles_models(config, randomise) -> None:
+    """No taps, log-probabilities, and a ViT that mixes the images of a batch, so it gets them one at a time."""
     model = randomise(build(config).eval(), scale=0.1)
     image = torch.randn(1, 28, 28, generator=torch.Generator().manual_seed(0))
     found = examine(model, image, random_orders=2, integration_steps=4)
     assert found.attention is None
     assert ("grad-cam" in found.maps) == (config.kind == "post-cnn")
-    painted = image.clone()
-    painted[:, torch.from_numpy(found.cells.masks()[9])] = 0
     assert found.probabilities.sum() == pytest.approx(1, abs=1e-5)
     with torch.no_grad():
         alone = model(image[None])[0]
@@ -104,7 +102,7 @@ def test_the_posts_models(config, randomise) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "options", "said"),
+    ("shape", "options", "message"),
     [
         ((1, 1, 8, 8), {}, "one image"),
         ((1, 9, 8), {}, r"takes \(1, 8, 8\)"),
@@ -112,12 +110,12 @@ def test_the_posts_models(config, randomise) -> None:
         ((1, 8, 8), {"patch": 4}, "patches 0 to 3"),
     ],
 )
-def test_mistakes_are_named(tiny_vit, shape, options, said) -> None:
-    with pytest.raises(VitreousError, match=said):
+def test_errors(tiny_vit, shape, options, message) -> None:
+    with pytest.raises(VitreousError, match=message):
         examine(tiny_vit(), torch.zeros(shape), **options)
 
 
-def test_more_mistakes(tiny_vit, tiny_cnn) -> None:
+def test_more_errors(tiny_vit, tiny_cnn) -> None:
     with pytest.raises(VitreousError, match="not finite"):
         examine(tiny_vit(), torch.full((1, 8, 8), float("nan")))
     with pytest.raises(VitreousError, match="only a ViT has patches"):
@@ -126,8 +124,8 @@ def test_more_mistakes(tiny_vit, tiny_cnn) -> None:
         survey(tiny_vit(), torch.zeros(1, 8, 8))
 
 
-def test_an_empty_picture(tiny_vit) -> None:
-    """Nothing on it: nothing to lose, and nothing may divide by zero."""
+def test_an_empty_image(tiny_vit) -> None:
+    """Occlusion has no effect, and nothing divides by zero."""
     found = examine(tiny_vit(), torch.zeros(1, 8, 8), random_orders=2)
     np.testing.assert_allclose(found.maps["occlusion"].cells, 0, atol=1e-12)
     assert {score.verdict for score in found.faithfulness.scores} == {"unclear"}

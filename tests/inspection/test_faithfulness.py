@@ -1,4 +1,4 @@
-"""The judgement: curves by hand, verdicts where the truth is known, nothing left to luck."""
+"""Deletion and insertion: curves by hand, verdicts for maps whose quality is clear, reproducible."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from vitreous.inspection.faithfulness import judge
 
 
-class Weigher(nn.Module):
-    """Two classes; the odds are the weighted sum of four quadrants of a (1, 4, 4) picture."""
+class QuadrantSum(nn.Module):
+    """Two classes; the log-odds are twice the weighted sum of the quadrants of a (1, 4, 4) image."""
 
     def __init__(self, weights: list[float], bias: float = 0.0):
         super().__init__()
@@ -35,7 +35,7 @@ def masks() -> Tensor:
 def judged(weights: list[float], maps: dict[str, list[float]], masks: Tensor, bias: float = 0.0, **options):
     drawn = {name: np.array(values).reshape(2, 2) for name, values in maps.items()}
     image = torch.ones(1, 4, 4)
-    return judge(Weigher(weights, bias), image, torch.zeros_like(image), masks, 1, drawn, **options)
+    return judge(QuadrantSum(weights, bias), image, torch.zeros_like(image), masks, 1, drawn, **options)
 
 
 def test_curves_and_areas_by_hand(masks) -> None:
@@ -56,22 +56,22 @@ def test_curves_and_areas_by_hand(masks) -> None:
     assert [each.name for each in found.scores] == ["occlusion", "reverse"]
 
 
-def test_agreement_is_spearmans(masks) -> None:
+def test_rank_correlation_is_spearmans(masks) -> None:
     maps = {"occlusion": [4, 3, 2, 1], "same order": [400, 30, 2, 0.1], "reverse": [1, 2, 3, 4], "flat": [1, 1, 1, 1]}
     found = judged([2, 1, 0.5, 0.1], maps, masks)
-    assert found.score("same order").agreement == pytest.approx(1)
-    assert found.score("reverse").agreement == pytest.approx(-1)
-    assert np.isnan(found.score("flat").agreement)
-    assert found.score("same order").share == pytest.approx(1)
+    assert found.score("same order").rank_correlation == pytest.approx(1)
+    assert found.score("reverse").rank_correlation == pytest.approx(-1)
+    assert np.isnan(found.score("flat").rank_correlation)
+    assert found.score("same order").relative_gain == pytest.approx(1)
 
 
-def test_an_answer_that_the_empty_picture_gets_too_cannot_be_judged(masks) -> None:
+def test_no_verdict_if_the_empty_image_gets_the_same_prediction(masks) -> None:
     found = judged([1, 1, 1, 1], {"occlusion": [4, 3, 2, 1]}, masks, bias=20.0)
     assert found.score("occlusion").verdict == "unclear"
     assert found.swing < 0.01
 
 
-def test_the_same_question_gets_the_same_answer(masks) -> None:
+def test_scores_are_reproducible(masks) -> None:
     maps = {"occlusion": [1.0, 1, 0, 0], "ties": [0.0, 0, 0, 0]}
     first, second = (judged([2, 1, 0, -1], maps, masks) for _ in range(2))
     np.testing.assert_array_equal(first.random_deletion, second.random_deletion)

@@ -1,15 +1,18 @@
-"""`look` at runs: two stand side by side only where they answer about one picture, in the same classes."""
+"""`look` at runs: when two can be compared, what can be removed, and what happens when the data changed."""
 
 from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from vitreous.config import Config, DataConfig, ViTConfig
 from vitreous.data.datasets import load_dataset
 from vitreous.data.preprocessing import Preprocessing
-from vitreous.inspection.from_run import _check_same_question, look_at_run
+from vitreous.errors import RunError
+from vitreous.inspection.from_run import SURVEY_IMAGES, _check_comparable, look_at_run
 from vitreous.inspection.query import LookError
 from vitreous.models import build
 from vitreous.runs import Run
@@ -23,41 +26,84 @@ def make_run(tmp_path):
         config = Config(name=name, model=MODEL, data=DataConfig(name="digits"))
         dataset = dataclasses.replace(load_dataset(config.data), **changes)
         run = Run.create(tmp_path / name, config, dataset, Preprocessing.for_dataset(dataset))
-        run.finish(build(MODEL), {})
+        run.finish(build(MODEL), None)
         return run
 
     return make
 
 
-def test_other_classes_are_not_laid_beside(make_run, tmp_path) -> None:
+@pytest.fixture
+def drawing(tmp_path):
+    pixels = np.zeros((28, 28), np.uint8)
+    pixels[4:24, 12:16] = 255
+    Image.fromarray(pixels).save(tmp_path / "one.png")
+    return tmp_path / "one.png"
+
+
+def test_models_with_other_classes_are_not_compared(make_run, tmp_path) -> None:
     letters = make_run("letters", class_names=tuple("abcdefghij"))
     for image in (None, tmp_path / "drawing.png"):
-        with pytest.raises(LookError, match="same classes side by side"):
+        with pytest.raises(LookError, match="compare only models with the same classes"):
             look_at_run(make_run(f"digits-{image is None}"), image, against=letters, out=tmp_path / "look")
     assert not (tmp_path / "look").exists()
 
 
-def test_other_test_images_are_not_laid_beside(make_run, tmp_path) -> None:
+def test_other_test_images_are_not_compared(make_run, tmp_path) -> None:
     digits, others = make_run("digits"), make_run("others", checksums={"digits": "of other files"})
     with pytest.raises(LookError, match="their test images differ; name an image file"):
         look_at_run(digits, against=others, out=tmp_path / "look")
-    _check_same_question(digits, others, tmp_path / "drawing.png")  # one file is one picture
-    _check_same_question(digits, make_run("digits-again"), None)
+    _check_comparable(digits, others, tmp_path / "drawing.png")  # the same file for both
+    _check_comparable(digits, make_run("digits-again"), None)
+
+
+def test_changed_data_are_an_error_for_a_test_image(make_run, tmp_path) -> None:
+    with pytest.raises(RunError, match="changed since"):
+        look_at_run(make_run("changed", checksums={"digits": "of other files"}), test_index=0, out=tmp_path / "look")
+    assert not (tmp_path / "look").exists()
+
+
+def test_changed_data_only_limit_the_survey_for_an_own_image(make_run, drawing, tmp_path) -> None:
+    same, changed = make_run("same"), make_run("changed", checksums={"digits": "of other files"})
+    with_survey = look_at_run(same, drawing, out=tmp_path / "with")
+    assert with_survey.survey.images == SURVEY_IMAGES
+    assert "surveyed on this image alone" not in with_survey.report.read_text()
+    without = look_at_run(same, drawing, against=changed, out=tmp_path / "without")
+    assert "changed was surveyed on this image alone, not on test images: the data" in without.report.read_text()
+    assert look_at_run(changed, drawing, out=tmp_path / "alone").survey.images == 1
+
+
+def test_missing_data_only_limit_the_survey_for_an_own_image(make_run, drawing, tmp_path) -> None:
+    run = make_run("moved")
+    config = run.config.model_copy(update={"data": DataConfig(name=str(tmp_path / "moved-away"))})
+    run.record = run.record.replace(config=config)
+    look = look_at_run(run, drawing, out=tmp_path / "look")
+    assert look.survey.images == 1
+    assert "surveyed on this image alone" in look.report.read_text()
 
 
 def test_without_a_head_and_a_patch(make_run, tmp_path) -> None:
     run, other = make_run("digits"), make_run("other")
-    whole = look_at_run(run, out=tmp_path / "whole")
-    less = look_at_run(run, without_heads=[(0, 1)], without_patches=[5], against=other, out=tmp_path / "less")
-    assert "does without" not in whole.report.read_text()
-    said = "digits does without head 2 of layer 1, patch 5 (row 2, column 2); other is whole"
-    assert said in less.report.read_text()
-    assert abs(less.examination.logits - whole.examination.logits).max() > 1e-4
-    assert less.against is not None
-    assert less.against.patch_effects.ravel()[5] != 0
+    complete = look_at_run(run, out=tmp_path / "complete")
+    reduced = look_at_run(run, without_heads=[(0, 1)], without_patches=[5], against=other, out=tmp_path / "reduced")
+    assert "digits without" not in complete.report.read_text()
+    note = "digits without head 2 of layer 1 and patch 5 (row 2, column 2); other is complete"
+    assert note in reduced.report.read_text()
+    assert abs(reduced.examination.logits - complete.examination.logits).max() > 1e-4
+    assert reduced.against is not None
+    assert reduced.against.patch_effects.ravel()[5] != 0
 
 
-def test_a_cnn_has_nothing_to_do_without(make_run, tmp_path) -> None:
+def test_nothing_can_be_removed_from_a_cnn(tmp_path) -> None:
     with pytest.raises(LookError, match="only a ViT has heads and patches"):
-        look_at_run(Run.open("box:cnn"), without_patches=[1], out=tmp_path / "look")
+        look_at_run(Run.open("bundled:cnn"), without_patches=[1], out=tmp_path / "look")
     assert not (tmp_path / "look").exists()
+
+
+def test_options_that_do_not_fit(make_run, drawing, tmp_path) -> None:
+    run = make_run("digits")
+    with pytest.raises(LookError, match="choose one"):
+        look_at_run(run, drawing, test_index=1, out=tmp_path / "look")
+    with pytest.raises(LookError, match="--class 'ten': the classes are 0, 1"):
+        look_at_run(run, target="ten", out=tmp_path / "look")
+    with pytest.raises(LookError, match="--test 100000: the test set has images 0 to"):
+        look_at_run(run, test_index=100_000, out=tmp_path / "look")

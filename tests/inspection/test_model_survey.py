@@ -1,4 +1,4 @@
-"""The survey: filters and positions against scikit-learn and NumPy, means over images as asked."""
+"""The survey: filters and positions against scikit-learn and NumPy, means over images."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from sklearn.decomposition import PCA
 
 from vitreous.inspection import survey
 from vitreous.inspection.cells import patch_cells
-from vitreous.inspection.model_survey import mean_similarity
-from vitreous.inspection.positions import first_filters, position_similarity
+from vitreous.inspection.model_survey import first_filters, mean_similarity
+from vitreous.inspection.positions import position_similarity
 
 
-def test_everything_is_there(any_vit, image_for) -> None:
+def test_all_results_have_their_shapes(any_vit, image_for) -> None:
     images = torch.stack([image_for(any_vit, seed) for seed in range(3)])
     found, config = survey(any_vit, images), any_vit.config
     assert found.images == 3
@@ -23,7 +23,7 @@ def test_everything_is_there(any_vit, image_for) -> None:
     assert (found.class_norms is not None) == config.has_class_token
     assert (found.position_similarity is None) == (config.positions in ("none", "relative"))
     assert all(np.isfinite(values).all() for values in found.arrays().values())
-    # the distance of a head that looks everywhere alike is the mean over all pairs of patches
+    # the distance of a head with uniform attention is the mean over all pairs of patches
     centres = patch_cells(config).centres
     pairs = np.linalg.norm(centres[:, None] - centres[None], axis=-1)
     assert found.uniform_distance_pixels == pytest.approx(pairs.mean())
@@ -73,8 +73,8 @@ def test_filters_are_principal_components(tiny_vit, variant: str) -> None:
     ours = first_filters(model)
     count = len(ours.components)
     reference = PCA(count).fit(flat)
-    np.testing.assert_allclose(ours.explained.numpy(), reference.explained_variance_ratio_)
-    cosines = np.abs((ours.components.flatten(1).numpy() * reference.components_).sum(axis=1))
+    np.testing.assert_allclose(ours.explained, reference.explained_variance_ratio_)
+    cosines = np.abs((ours.components.reshape(count, -1) * reference.components_).sum(axis=1))
     np.testing.assert_allclose(cosines, 1, atol=1e-6)
     assert ours.components.shape[1:] == layer.weight.shape[1:]
     assert ("stem" in ours.source) == (variant == "conv stem")

@@ -1,4 +1,4 @@
-"""Planted models: what the answer depends on is known by construction, so a map can be right or wrong."""
+"""Planted models: the construction fixes what the prediction depends on, so a map can be right or wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitreous.models import CNN
 
 
 def test_nothing_but_the_planted_patch_matters(planted_vit, planted_image, planted_patch) -> None:
-    """The construction holds: with a class token, the other patches cannot reach the answer."""
+    """The construction holds: with a class token, the other patches cannot reach the logits."""
     model = planted_vit()
     changed = planted_image.clone()
     row, column = divmod(planted_patch, 4)
@@ -35,7 +35,7 @@ def test_every_map_finds_it_and_is_zero_elsewhere(planted_vit, planted_image, pl
             continue
         assert drawn.cells.argmax() == planted_patch, name
         assert drawn.cells.ravel()[planted_patch] > 0, name
-        if name not in ("occlusion", "patch-removal"):  # those ask again, in batches, and are zero up to rounding
+        if name not in ("occlusion", "patch-removal"):  # computed in batches: zero up to rounding
             assert (drawn.cells.ravel()[elsewhere] == 0).all(), name
         np.testing.assert_allclose(drawn.cells.ravel()[elsewhere], 0, atol=1e-5)
 
@@ -49,16 +49,16 @@ def test_pooled_models_too(planted_vit, planted_image, planted_patch, pool: str)
     assert (relevance[np.arange(24) != planted_patch] == 0).all()
 
 
-def test_the_judgement_believes_them(planted_vit, planted_image) -> None:
+def test_they_are_judged_faithful(planted_vit, planted_image) -> None:
     found = examine(planted_vit(), planted_image)
     for name in ("occlusion", "patch-removal", "relevance", "integrated-gradients", "attention-rollout"):
-        assert found.faithfulness.score(name).verdict == "true", name
-        assert found.faithfulness.score(name).share == pytest.approx(1)
+        assert found.faithfulness.score(name).verdict == "faithful", name
+        assert found.faithfulness.score(name).relative_gain == pytest.approx(1)
 
 
 @pytest.fixture
 def planted_cnn() -> CNN:
-    """Sees only the pixels of rows 2–5 and columns 2–5 of a 14 × 14 picture: copies the picture, then reads there."""
+    """Sees only the pixels of rows 2–5 and columns 2–5 of a 14 × 14 image: copies the image, then reads there."""
     model = CNN(CNNConfig(image_size=(14, 14), conv_channels=(2, 2), hidden=2, num_classes=2)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -73,7 +73,7 @@ def planted_cnn() -> CNN:
 def test_planted_cnn(planted_cnn) -> None:
     image = torch.zeros(1, 14, 14)
     image[0, 2:6, 2:6] = 2
-    image[0, 7:13, 7:13] = 3  # brighter and larger, and not looked at
+    image[0, 7:13, 7:13] = 3  # brighter and larger, and not used by the model
     found = examine(planted_cnn, image)
     assert found.target == 1
     in_sight = np.zeros((14, 14), dtype=bool)
@@ -84,8 +84,8 @@ def test_planted_cnn(planted_cnn) -> None:
     cells = found.cells.masks()[:, in_sight].any(axis=1).reshape(found.cells.grid)
     assert (found.maps["occlusion"].cells[~cells] == 0).all()
     assert found.maps["occlusion"].cells.max() > 0
-    # Grad-CAM averages each feature map's gradient over the picture, so it lights up the square nobody reads
+    # Grad-CAM averages each feature map's gradient over the image, so it highlights the unused square
     assert found.maps["grad-cam"].pixels[~in_sight].max() > 0
     judged = found.faithfulness
     assert judged.score("hires-cam").gain > judged.score("grad-cam").gain
-    assert judged.score("hires-cam").verdict == "true"
+    assert judged.score("hires-cam").verdict == "faithful"

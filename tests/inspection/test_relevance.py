@@ -20,7 +20,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 class NumpyViT:
-    """The ViT after its embedding, written anew in NumPy; any attention weight can be nudged on the way."""
+    """The ViT after its embedding, written again in NumPy; any attention weight can be changed by a small amount."""
 
     def __init__(self, model):
         self.config = model.config
@@ -34,7 +34,7 @@ class NumpyViT:
         return normed * self.parameters[f"{name}.weight"] + self.parameters[f"{name}.bias"]
 
     def run(self, tokens: np.ndarray, nudge: dict[tuple[int, int, int, int], float], pool_nudge: dict[int, float]):
-        """Logits, every layer's attention (H, N, N), and the pooling weights (N,)."""
+        """Return the logits, the attention (H, N, N) of every layer, and the pooling weights (N,)."""
         H, K, seen = self.config.num_heads, self.config.head_dim, []
         x = tokens
         for layer in range(self.config.depth):
@@ -79,7 +79,7 @@ def numpy_relevance(model, tokens: np.ndarray, target: int) -> np.ndarray:
     if model.config.pool == "cls":
         return total[0]
     pooled = [slope(lambda _: {}, lambda amount, at=token: {at: amount}) for token in range(len(tokens))]
-    # what a token is to itself is not counted: see `class_relevance`
+    # without the identity: see `class_relevance`
     return np.maximum(weights * np.array(pooled), 0) @ (total - np.eye(len(tokens)))
 
 
@@ -96,7 +96,7 @@ def test_relevance(tiny_vit, image_for, variant: str, target: int) -> None:
     np.testing.assert_allclose(ours.ravel(), expected, rtol=1e-5, atol=1e-9)
 
 
-def test_relevance_asks_for_a_class(tiny_vit, image_for) -> None:
+def test_relevance_depends_on_the_class(tiny_vit, image_for) -> None:
     model = tiny_vit()
     maps = [examine(model, image_for(model), target=k, random_orders=2).maps for k in (0, 1)]
     assert not np.allclose(maps[0]["relevance"].cells, maps[1]["relevance"].cells)

@@ -1,4 +1,4 @@
-"""Removing things: equal to what the masks give, one at a time; and the logit lens."""
+"""Removing parts gives the same as the masks of the model, one at a time; and the logit lens."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from vitreous.inspection.examination import examine
-from vitreous.inspection.query import LookError, background, evidence
-from vitreous.inspection.removal import Reduced
+from vitreous.inspection.query import LookError, background, log_odds
+from vitreous.inspection.removal import ReducedViT
 
 
 def log10_odds(logits: torch.Tensor, target: int) -> float:
@@ -55,9 +55,9 @@ def test_occlusion(any_vit, image_for) -> None:
     with torch.no_grad():
         whole = log10_odds(any_vit(image[None]), 0)
         for cell, mask in enumerate(found.cells.masks()):
-            painted = image.clone()
-            painted[:, torch.from_numpy(mask)] = fill[:, torch.from_numpy(mask)]
-            removed = log10_odds(any_vit(painted[None]), 0)
+            occluded = image.clone()
+            occluded[:, torch.from_numpy(mask)] = fill[:, torch.from_numpy(mask)]
+            removed = log10_odds(any_vit(occluded[None]), 0)
             assert found.maps["occlusion"].cells.ravel()[cell] == pytest.approx(whole - removed)
 
 
@@ -75,7 +75,7 @@ def test_a_reduced_model_is_the_model_under_its_masks(any_vit, image_for) -> Non
     image, config = image_for(any_vit), any_vit.config
     gone = [0] if config.num_patches > 2 else []
     before = torch.get_rng_state()
-    reduced = Reduced(any_vit, [(1, 0)], gone)
+    reduced = ReducedViT(any_vit, [(1, 0)], gone)
     assert torch.equal(torch.get_rng_state(), before)
     heads = torch.ones(config.depth, config.num_heads, dtype=torch.float64)
     heads[1, 0] = 0
@@ -87,12 +87,12 @@ def test_a_reduced_model_is_the_model_under_its_masks(any_vit, image_for) -> Non
         torch.testing.assert_close(reduced(image[None], head_mask=heads, patch_mask=patches), expected)
     found = examine(reduced, image, target=0, random_orders=2, integration_steps=4)
     np.testing.assert_allclose(found.logits, expected[0].numpy())
-    np.testing.assert_allclose(found.logit_lens[-1], found.probabilities)  # the lens reads what is left, too
+    np.testing.assert_allclose(found.logit_lens[-1], found.probabilities)  # the lens is that of the reduced model
     assert found.head_effects[1, 0] == pytest.approx(0, abs=1e-9)
     if not gone:
         return
     assert found.patch_effects.ravel()[0] == pytest.approx(0, abs=1e-9)
-    weights = found.attention.weights[..., int(config.has_class_token)]  # what is looked at of patch 0
+    weights = found.attention.weights[..., int(config.has_class_token)]  # attention to patch 0
     np.testing.assert_array_equal(weights, 0)
     assert found.maps["relevance"].cells.ravel()[0] == pytest.approx(0, abs=1e-9)
     assert all(np.isfinite(values).all() for values in found.arrays().values())
@@ -104,30 +104,30 @@ def test_a_reduced_model_is_the_model_under_its_masks(any_vit, image_for) -> Non
         ([(2, 0)], [], "no head 1 in layer 3: the model has 2 layers of 2 heads, counted from 1"),
         ([(0, -1)], [], "no head 0 in layer 1"),
         ([], [4], "no patch 4: the model has patches 0 to 3"),
-        ([], [0, 1, 2], "leave it at least two"),
+        ([], [0, 1, 2], "keep at least two patches"),
     ],
 )
-def test_what_cannot_be_removed_is_refused(tiny_vit, heads, patches, message) -> None:
+def test_parts_that_cannot_be_removed(tiny_vit, heads, patches, message) -> None:
     with pytest.raises(LookError, match=message):
-        Reduced(tiny_vit("mean"), heads, patches)
+        ReducedViT(tiny_vit("mean"), heads, patches)
 
 
-def test_a_class_token_answers_without_any_patch(tiny_vit, image_for) -> None:
-    blind = Reduced(tiny_vit(), patches=range(4))
+def test_a_class_token_predicts_without_any_patch(tiny_vit, image_for) -> None:
+    blind = ReducedViT(tiny_vit(), patches=range(4))
     found = examine(blind, image_for(blind), target=0, random_orders=2, integration_steps=4)
     assert all(np.isfinite(values).all() for values in found.arrays().values())
     np.testing.assert_allclose(found.attention.weights[..., 0], 1)
 
 
-def test_evidence_does_not_saturate() -> None:
+def test_log_odds_do_not_saturate() -> None:
     logits = torch.tensor([200.0, 0.0, 0.0])
-    assert evidence(logits, 0).item() == pytest.approx((200 - math.log(2)) / math.log(10))
-    assert evidence(logits, 1).item() == pytest.approx(-200 / math.log(10))
-    torch.testing.assert_close(evidence(logits.log_softmax(-1), 2), evidence(logits, 2))
-    assert evidence(torch.tensor([3.0]), 0).item() == 3  # one class only
+    assert log_odds(logits, 0).item() == pytest.approx((200 - math.log(2)) / math.log(10))
+    assert log_odds(logits, 1).item() == pytest.approx(-200 / math.log(10))
+    torch.testing.assert_close(log_odds(logits.log_softmax(-1), 2), log_odds(logits, 2))
+    assert log_odds(torch.tensor([3.0]), 0).item() == 3  # one class only
 
 
-def test_the_background_is_the_borders_median() -> None:
+def test_the_background_is_the_median_of_the_border() -> None:
     image = torch.zeros(2, 5, 5)
     image[1] = 7
     image[:, 1:4, 1:4] = 100

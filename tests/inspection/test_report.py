@@ -1,4 +1,4 @@
-"""The page: self-contained, readable aloud, safe with any class name; its files and its arrays."""
+"""The report: self-contained, accessible, safe with any class name; its files and its arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from PIL import Image
 
 from vitreous.config import Config
 from vitreous.errors import VitreousError
-from vitreous.inspection import Against, words, write_look
+from vitreous.inspection import ModelInput, wording, write_look
 from vitreous.inspection.report import ARRAYS
 
 NAMES = ["a <b>bold</b> name", "$5 & more", "三"]
@@ -21,20 +21,21 @@ NAMES = ["a <b>bold</b> name", "$5 & more", "三"]
 
 @pytest.fixture
 def look_at(image_for):
-    def look(out: Path, model, against=None, **options):
-        config = Config(name="first", model=model.config)
+    def look(out: Path, model, against=None, survey_images=None, **options):
         size = (model.config.channels, *model.config.image_size)
         pixels = np.random.default_rng(0).integers(0, 255, size, dtype=np.uint8)
-        if against is not None:
-            options["against"] = Against(against, Config(name="second", model=against.config), image_for(against))
-        question = {"image_pixels": pixels, "model_input": image_for(model), "class_names": NAMES, "label": 1}
-        return write_look(out, model=model, config=config, **{**question, **options})
+        models = [
+            ModelInput(each, Config(name=name, model=each.config), image_for(each), survey_images)
+            for each, name in ((model, "first"), (against, "second"))
+            if each is not None
+        ]
+        return write_look(out, *models, **{"image_pixels": pixels, "class_names": NAMES, "label": 1, **options})
 
     return look
 
 
 class Page(HTMLParser):
-    """Collects what the tests ask about."""
+    """All elements of a page with their attributes."""
 
     def __init__(self, text: str):
         super().__init__()
@@ -71,7 +72,7 @@ def test_the_page(tiny_vit, look_at, tmp_path, variant: str) -> None:
     look = look_at(tmp_path, model)
     page = check_page(look.report.read_text(encoding="utf-8"))
     radios = [each for each in page.all("input") if each["type"] == "radio"]
-    # beyond 64 patches, one view a patch would make the page many megabytes: the one that matters most remains
+    # beyond 64 patches, a view per patch would make the page many megabytes: only the most important patch remains
     assert len(radios) == 1 + (model.config.num_patches if model.config.num_patches <= 64 else 1)
     assert look.summary in look.report.read_text(encoding="utf-8").replace("&lt;", "<").replace("&gt;", ">").replace(
         "&amp;", "&"
@@ -114,7 +115,7 @@ def test_two_models_side_by_side(tiny_vit, tiny_cnn, look_at, tmp_path) -> None:
     check_page(text)
     assert "The ViT" in text
     assert "The CNN" in text
-    # the CNN is covered by the ViT's patches, though it comes first
+    # the CNN uses the patches of the ViT as cells, though it comes first
     assert look.examination.cells.grid == look.against.cells.grid == vit.config.grid
     with np.load(look.arrays) as arrays:
         assert "against.maps.occlusion.cells" in arrays.files
@@ -129,7 +130,7 @@ def test_two_vits_of_different_geometry(tiny_vit, look_at, tmp_path) -> None:
     assert look.examination.cells.grid != look.against.cells.grid
 
 
-def test_a_chosen_patch_is_what_the_page_opens_with(tiny_vit, look_at, tmp_path) -> None:
+def test_the_page_opens_with_the_chosen_patch(tiny_vit, look_at, tmp_path) -> None:
     page = check_page(look_at(tmp_path, tiny_vit(), patch=2, target=0).report.read_text(encoding="utf-8"))
     assert [each["id"] for each in page.all("input") if "checked" in each] == ["vit-patch-2"]
 
@@ -143,38 +144,32 @@ def test_the_cnn_has_no_heads(tiny_cnn, look_at, tmp_path) -> None:
     assert look.survey is None
 
 
-def test_the_same_look_twice_is_the_same_page(tiny_cnn, look_at, tmp_path) -> None:
+def test_the_page_is_reproducible(tiny_cnn, look_at, tmp_path) -> None:
     pages = [look_at(tmp_path / name, tiny_cnn()).report.read_bytes() for name in ("one", "two")]
     assert pages[0] == pages[1]
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"class_names": ["one", "two"]}, "2 class names"),
         ({"label": 7}, "label=7"),
         ({"image_pixels": np.zeros((1, 8, 8))}, "uint8"),
     ],
 )
-def test_mistakes_are_named(tiny_vit, look_at, tmp_path, options, said) -> None:
-    with pytest.raises(VitreousError, match=said):
+def test_errors(tiny_vit, look_at, tmp_path, options, message) -> None:
+    with pytest.raises(VitreousError, match=message):
         look_at(tmp_path, tiny_vit(), **options)
 
 
-def test_a_folder_that_cannot_be_written(tiny_vit, look_at, tmp_path) -> None:
+def test_an_unwritable_folder(tiny_vit, look_at, tmp_path) -> None:
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(VitreousError, match="cannot write the report"):
         look_at(tmp_path / "taken", tiny_vit())
 
 
-def test_words() -> None:
-    assert words.percent(0.99995) == "> 99.9 %"
-    assert words.percent(1.0) == "100 %"
-    assert words.percent(0.0) == "0.0 %"
-    assert words.percent(0.0001) == "< 0.1 %"
-    assert words.odds(1.0) == "odds ÷ 10"
-    assert words.odds(-2.3) == "odds × 200"
-    assert words.odds(0.0) == "odds unchanged"
-    assert words.odds(40) == "odds ÷ 10^40"
-    assert words.joined(["a"]) == "a"
-    assert words.joined(["a", "b", "c"]) == "a, b and c"
+def test_odds() -> None:
+    assert wording.odds(1.0) == "odds ÷ 10"
+    assert wording.odds(-2.3) == "odds × 200"
+    assert wording.odds(0.0) == "odds unchanged"
+    assert wording.odds(40) == "odds ÷ 10^40"

@@ -207,7 +207,7 @@ def test_cells_lie_where_the_patches_do(
     tab = visit(mixed_site, f"#test=2&vit={ident}&view=patches")
     page = tab.page
     cells = patch_cells(mixed_runs[index].config.model)
-    owner = cells.of_pixels
+    owner = cells.of_pixels()
     found = page.evaluate(
         """async ([site, ident]) => {
           const { patchOfPixels, blanked, shuffled } = await import(site + "vit-maths.js");

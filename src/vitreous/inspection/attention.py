@@ -1,7 +1,7 @@
-"""Where a ViT's tokens look: maps from the class token, the mean or a patch; rollout, distance, entropy.
+"""Attention of a ViT: weights of the layers and of pooling; rollout, distance, entropy.
 
 Shapes: B images, L layers, H heads, N tokens (the class token first, if there is one), P patches.
-Attention is indexed [query, key]: row q says how token q spreads its look over all tokens, and sums to 1.
+Attention is indexed [query, key]: row q holds the weights of query q over all tokens and sums to 1.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from vitreous.models.vit import Taps
 
 
 def attention_layers(taps: Taps, depth: int) -> list[Tensor]:
-    """Each layer's attention (B, H, N, N), the first layer first, still part of the graph that the taps hold."""
+    """Return the attention (B, H, N, N) of each layer, first layer first, still attached to the graph."""
     return [taps[f"blocks.{layer}.attention"] for layer in range(depth)]
 
 
 def stream_layers(taps: Taps, depth: int) -> list[Tensor]:
-    """The residual stream (B, N, D) after the embedding and after each layer: depth + 1 of them."""
+    """Return the residual stream (B, N, D) after the embedding and after each layer: depth + 1 tensors."""
     return [taps["tokens"], *(taps[f"blocks.{layer}.output"] for layer in range(depth))]
 
 
 def pooling_weights(model: ViT, taps: Taps, patch_mask: Tensor | None = None) -> Tensor:
-    """(B, N), summing to 1: how much the answer reads from each token after the last layer.
+    """Return the weight (B, N) of each token in the pooled representation; rows sum to 1.
 
-    `patch_mask` (B or 1, P), as the model got it: no pooling counts a patch where it is False.
+    `patch_mask` (B or 1, P) is the one given to the model: patches where it is False have weight 0.
     """
     normed = taps["normed"]
     if model.config.pool == "cls":
@@ -42,34 +42,25 @@ def pooling_weights(model: ViT, taps: Taps, patch_mask: Tensor | None = None) ->
     return scores.masked_fill(~kept, -math.inf).softmax(dim=-1)
 
 
-def from_readout(attention: Tensor, has_class_token: bool) -> Tensor:
-    """(…, N, N) → (…, P): what the class token looks at or, where there is none, what the tokens do on average."""
-    return attention[..., 0, 1:] if has_class_token else attention.mean(dim=-2)
-
-
-def from_patch(attention: Tensor, patch: int, has_class_token: bool) -> Tensor:
-    """(…, N, N) → (…, P): what one patch looks at."""
-    return attention[..., patch + has_class_token, int(has_class_token) :]
-
-
 def rollout(layers: Sequence[Tensor], readout: Tensor) -> Tensor:
     """Attention rollout (Abnar & Zuidema, 2020) for one image: layers of (H, N, N), `readout` (N,) → (N,).
 
-    Heads are averaged; half of each layer is the residual, which passes a token on as it is; rows are normalised, so
-    that what arrives still sums to 1; the first layer is applied first.
+    Heads are averaged, the identity is added for the residual connection, rows are normalised to sum to 1, and the
+    layers are multiplied from the first to the last.
     """
-    total = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype, device=layers[0].device)
+    identity = torch.eye(layers[0].shape[-1], dtype=layers[0].dtype, device=layers[0].device)
+    total = identity
     for attention in layers:
-        mixed = attention.mean(dim=0) + torch.eye(len(total), dtype=total.dtype, device=total.device)
+        mixed = attention.mean(dim=0) + identity
         total = (mixed / mixed.sum(dim=-1, keepdim=True)) @ total
     return readout @ total
 
 
 def attention_distance(attention: Tensor, centres: Tensor, has_class_token: bool) -> Tensor:
-    """The paper's mean attention distance (figures 7 and 11): (…, N, N) and centres (P, 2) → (…).
+    """Mean attention distance (figures 7 and 11 of the paper): (…, N, N) and centres (P, 2) → (…).
 
-    For each patch, the distance to the patches it looks at, weighted by how much; then the mean over patches. The class
-    token has no place in the picture: it is left out and the other weights are scaled to sum to 1 again.
+    The distance from each patch to all patches, weighted by attention, then averaged over patches. The class token has
+    no position in the image: it is left out, and the remaining weights are scaled to sum to 1 again.
     """
     first = int(has_class_token)
     weights = attention[..., first:, first:]
@@ -78,9 +69,6 @@ def attention_distance(attention: Tensor, centres: Tensor, has_class_token: bool
 
 
 def attention_entropy(attention: Tensor) -> Tensor:
-    """(…, N, N) → (…): the rows' mean entropy as a share of the largest: 0 looks at one token, 1 at all alike."""
-    tokens = attention.shape[-1]
-    if tokens == 1:
-        return torch.zeros_like(attention[..., 0, 0])
+    """Return the mean entropy of the rows, (…, N, N) → (…), between 0 (one token) and 1 (uniform)."""
     entropy = -torch.xlogy(attention, attention).sum(dim=-1)  # xlogy: 0 · log 0 is 0
-    return entropy.mean(dim=-1) / torch.log(torch.tensor(float(tokens), dtype=entropy.dtype))
+    return entropy.mean(dim=-1) / math.log(max(attention.shape[-1], 2))  # a single token has entropy 0

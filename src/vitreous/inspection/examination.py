@@ -1,108 +1,133 @@
-"""One image examined: every map, what removing things does, and which of the maps may be believed.
+"""Examination of one image: every map, the effect of removing parts, and the faithfulness of the maps.
 
 Shapes: L layers, H heads, N tokens, K classes, cells in `rows` × `columns`, `height` × `width` pixels.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitreous.inspection import attention as look
-from vitreous.inspection import relevance, removal
+from vitreous.inspection import attention, relevance, removal
 from vitreous.inspection.cells import Array, Cells, patch_cells, plain_cells
 from vitreous.inspection.faithfulness import Faithfulness, judge
-from vitreous.inspection.query import background, check_question, like_parameters, undisturbed
+from vitreous.inspection.query import background, batched_logits, check_query, eval_mode, like_parameters
 from vitreous.models import ViT
 
-#: What each map is, in one line; the order is the reports' when nothing ranks them.
+
+class MapKind(NamedTuple):
+    """What a map shows and in which unit; maps in log-odds and logits are signed."""
+
+    title: str
+    description: str
+    unit: str = ""  # "log-odds", "logit", "share", or none
+
+
+#: All maps; reports list them in this order where no score ranks them.
 MAPS = {
-    "occlusion": "evidence lost when the cell is painted over with the background",
-    "patch-removal": "evidence lost when no token may look at the patch",
-    "relevance": "gradient × attention through all layers, for this class",
-    "attention-rollout": "attention multiplied through all layers, residuals included",
-    "last-attention": "the last layer's attention, heads averaged",
-    "gradient": "size of the gradient of the class's logit",
-    "integrated-gradients": "gradients gathered on the way from the empty picture",
-    "grad-cam": "last convolution's features, weighted by their mean gradient",
-    "hires-cam": "last convolution's features times their gradient, place by place",
-    "ink": "how far the picture differs from its background: a control that knows nothing of the model",
+    "occlusion": MapKind("Occlusion", "The pixels of each cell in turn are set to the background.", "log-odds"),
+    "patch-removal": MapKind("Patch removal", "Each patch in turn is removed from attention.", "log-odds"),
+    "relevance": MapKind("Relevance", "Gradient × attention through all layers, for this class."),
+    "attention-rollout": MapKind("Attention rollout", "Product over all layers; the same for every class.", "share"),
+    "last-attention": MapKind("Last-layer attention", "Mean over heads; the same for every class.", "share"),
+    "gradient": MapKind("Gradient", "How strongly a small change of a pixel changes the logit."),
+    "integrated-gradients": MapKind("Integrated gradients", "Gradients summed on a path from empty.", "logit"),
+    "grad-cam": MapKind("Grad-CAM", "Features of the last convolution, weighted by their mean gradient."),
+    "hires-cam": MapKind("HiResCAM", "Features of the last convolution × their gradient, position by position."),
+    "ink": MapKind("Ink alone", "A control without the model: how far pixels differ from the background."),
 }
-#: Maps with values below zero: evidence against the class.
-SIGNED = frozenset({"occlusion", "patch-removal", "integrated-gradients"})
-#: Controls are judged like maps and explain nothing.
+#: Controls are scored like maps but explain nothing.
 CONTROLS = frozenset({"ink"})
 
 
 @dataclass(frozen=True)
 class Map:
-    """One map, on the cells and, where it is natural, at every pixel."""
+    """One map, on the cells and, for some methods, at every pixel."""
 
     name: str
     cells: Array  # (rows, columns)
     pixels: Array | None = None  # (height, width)
 
     @property
+    def kind(self) -> MapKind:
+        return MAPS[self.name]
+
+    @property
     def signed(self) -> bool:
-        return self.name in SIGNED
+        return self.kind.unit in ("log-odds", "logit")
 
 
 @dataclass(frozen=True)
 class Attention:
-    """What a ViT's tokens look at in this image."""
+    """The attention of a ViT for this image."""
 
     weights: Array  # (L, H, N, N), [query, key]; rows sum to 1
-    readout: Array  # (L, H, rows, columns): from the class token, or the mean of all tokens
+    grid: tuple[int, int]
     patch: int  # the chosen patch
-    from_patch: Array  # (L, H, rows, columns)
+
+    @property
+    def readout(self) -> Array:
+        """(L, H, rows, columns): from the class token or, without one, the mean over all tokens."""
+        L, H, N, _ = self.weights.shape
+        has_class_token = self.grid[0] * self.grid[1] < N
+        readout = self.weights[:, :, 0, 1:] if has_class_token else self.weights.mean(axis=2)
+        return readout.reshape(L, H, *self.grid)
+
+    def from_patch(self, patch: int) -> Array:
+        """(L, H, rows, columns): from one patch."""
+        L, H, N, _ = self.weights.shape
+        first = N - self.grid[0] * self.grid[1]  # 1 with a class token
+        return self.weights[:, :, first + patch, first:].reshape(L, H, *self.grid)
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What `examine` found. `arrays()` gives all of it by name."""
+    """The result of `examine`; `arrays()` returns all of it by name."""
 
     target: int
-    answer: int
+    prediction: int
     logits: Array  # (K,)
     probabilities: Array  # (K,)
     cells: Cells
     maps: dict[str, Map]
     faithfulness: Faithfulness
-    integration_gap: float  # what integrated gradients miss of completeness, as a share of the logits' difference
-    attention: Attention | None = None  # a ViT's, as everything below
+    integration_gap: float  # error of completeness of integrated gradients, relative to the difference of logits
+    attention: Attention | None = None  # this and the following: only for a ViT
     logit_lens: Array | None = None  # (L + 1, K), probabilities
     head_effects: Array | None = None  # (L, H)
-    patch_effects: Array | None = None  # (rows, columns)
+
+    @property
+    def patch_effects(self) -> Array | None:
+        """(rows, columns); only for a ViT with several patches."""
+        return self.maps["patch-removal"].cells if "patch-removal" in self.maps else None
 
     def arrays(self) -> dict[str, Array]:
-        """Every array by its documented name (`ARRAYS` in report.py)."""
+        """Return every array by its documented name (`ARRAYS` in report.py)."""
         judged = self.faithfulness
-        found: dict[str, Array | None] = {
-            "logits": self.logits,
-            "probabilities": self.probabilities,
+        arrays: dict[str, Array | None] = {
             "cells.row_edges": np.asarray(self.cells.row_edges),
             "cells.column_edges": np.asarray(self.cells.column_edges),
-            "logit_lens": self.logit_lens,
-            "head_effects": self.head_effects,
-            "patch_effects": self.patch_effects,
             "faithfulness.shares": judged.shares,
             "faithfulness.random.deletion": judged.random_deletion,
             "faithfulness.random.insertion": judged.random_insertion,
         }
+        for name in ("logits", "probabilities", "logit_lens", "head_effects", "patch_effects"):
+            arrays[name] = getattr(self, name)
         if self.attention is not None:
-            found["attention"] = self.attention.weights
-            found["attention.from_readout"] = self.attention.readout
-            found["attention.from_patch"] = self.attention.from_patch
-            found["attention.patch"] = np.asarray(self.attention.patch)
+            arrays["attention"] = self.attention.weights
+            arrays["attention.from_readout"] = self.attention.readout
+            arrays["attention.from_patch"] = self.attention.from_patch(self.attention.patch)
+            arrays["attention.patch"] = np.asarray(self.attention.patch)
         for name, drawn in self.maps.items():
-            found[f"maps.{name}.cells"] = drawn.cells
-            found[f"maps.{name}.pixels"] = drawn.pixels
-            found[f"faithfulness.{name}.deletion"] = judged.deletion_curves[name]
-            found[f"faithfulness.{name}.insertion"] = judged.insertion_curves[name]
-        return {name: values for name, values in found.items() if values is not None}
+            arrays[f"maps.{name}.cells"] = drawn.cells
+            arrays[f"maps.{name}.pixels"] = drawn.pixels
+            arrays[f"faithfulness.{name}.deletion"] = judged.deletion_curves[name]
+            arrays[f"faithfulness.{name}.insertion"] = judged.insertion_curves[name]
+        return {name: values for name, values in arrays.items() if values is not None}
 
 
 def examine(
@@ -115,139 +140,91 @@ def examine(
     integration_steps: int | None = None,
     random_orders: int | None = None,
 ) -> Examination:
-    """Look at one normalised image (C, height, width) through the model.
+    """Examine one normalised image (C, height, width); the model and the random state are left unchanged.
 
-    `target`: the class to explain; None: the model's answer. `patch`: the patch to look from; None: the one whose
-    loss costs most. `cells`: the grid for models without patches (to lay a CNN beside a ViT); a ViT has its own.
-    `integration_steps` and `random_orders`: None takes 48 and 32, or 24 and 10 for images above 128 × 128 pixels.
-    Nothing of the model changes: parameters, gradients, modes and random numbers stay as they were.
+    `target`: the class to explain; None: the predicted one. `patch`: the patch whose attention is shown; None: the one
+    with the largest occlusion effect. `cells`: the grid for models without patches; a ViT has its own.
+    `integration_steps` and `random_orders`: None means 48 and 32, or 24 and 10 above 128 × 128 pixels. That is some
+    four thousand forward passes for small images, five hundred for large ones.
     """
-    check_question(model, image, target, patch)
-    effort = _effort(image)
-    effort = Effort(
-        integration_steps or effort.integration_steps, random_orders or effort.random_orders, effort.curve_steps
-    )
-    with undisturbed(model):
-        return _examine(model, like_parameters(model, image), target, patch, cells, effort)
+    check_query(model, image, target, patch)
+    is_small = image[0].numel() <= 128 * 128
+    with eval_mode(model):
+        image = like_parameters(model, image)
+        if isinstance(model, ViT):
+            cells = patch_cells(model.config)
+        elif cells is None:
+            cells = plain_cells((image.shape[-2], image.shape[-1]))
+        kept = model.kept_patches if isinstance(model, removal.ReducedViT) else None
+        trace = relevance.forward_and_back(model, image, target, patch_mask=kept)
+        fill = background(image)
+        masks = torch.as_tensor(cells.masks(), device=image.device)
+        maps = _pixel_maps(model, image, fill, cells, trace, integration_steps or (48 if is_small else 24))
+        on_cells = {"occlusion": removal.occlusion(model, image, fill, masks, trace.target)}
+        if isinstance(model, ViT):
+            on_cells |= _patch_maps(model, image, trace)
+        maps |= {name: Map(name, _array(values).reshape(cells.grid)) for name, values in on_cells.items()}
+        maps = {name: maps[name] for name in MAPS if name in maps}
+        faithfulness = judge(
+            model, image, fill, masks, trace.target, {name: drawn.cells for name, drawn in maps.items()},
+            random_orders=random_orders or (32 if is_small else 10),
+            most_steps=49 if is_small else 12,  # 49: cell by cell for 4 × 4 patches of 28 × 28 pixels
+        )  # fmt: skip
+        if patch is None:
+            patch = int(maps["occlusion"].cells.argmax())
+        return Examination(
+            target=trace.target,
+            prediction=int(trace.logits.argmax()),
+            logits=_array(trace.logits),
+            probabilities=_array(trace.logits.softmax(dim=-1)),
+            cells=cells,
+            maps=maps,
+            faithfulness=faithfulness,
+            integration_gap=_integration_gap(model, fill, trace, maps["integrated-gradients"]),
+            **(_vit_fields(model, image, trace, patch) if isinstance(model, ViT) else {}),
+        )
 
 
-@dataclass(frozen=True)
-class Effort:
-    """How often the model is asked: some four thousand times for small images, five hundred for large ones."""
-
-    integration_steps: int
-    random_orders: int
-    curve_steps: int
-
-
-def _effort(image: Tensor) -> Effort:
-    small = image.shape[-2] * image.shape[-1] <= 128 * 128
-    # 49 steps: cell by cell for 4 × 4 patches of 28 × 28 pixels
-    return Effort(48, 32, 49) if small else Effort(24, 10, 12)
-
-
-def _examine(
-    model: nn.Module,
-    image: Tensor,
-    target: int | None,
-    patch: int | None,
-    cells: Cells | None,
-    effort: Effort,
-) -> Examination:
-    if isinstance(model, ViT):
-        cells = patch_cells(model.config)
-    elif cells is None:
-        cells = plain_cells((image.shape[-2], image.shape[-1]))
-    kept = model.kept_patches if isinstance(model, removal.Reduced) else None
-    asked = relevance.forward_and_back(model, image, target, patch_mask=kept)
-    fill = background(image)
-    masks = torch.as_tensor(cells.masks(), device=image.device)
-    maps = _maps_of_any_model(model, image, fill, masks, cells, asked, effort.integration_steps)
-    removed = removal.patch_effects(model, image, asked.target) if isinstance(model, ViT) else None
-    if isinstance(model, ViT):
-        maps |= _maps_of_a_vit(model, asked, cells, removed)
-    ordered = {name: maps[name] for name in MAPS if name in maps}
-    judged = judge(
-        model, image, fill, masks, asked.target, {name: drawn.cells for name, drawn in ordered.items()},
-        random_orders=effort.random_orders, most_steps=effort.curve_steps,
-    )  # fmt: skip
-    common = Examination(
-        target=asked.target,
-        answer=int(asked.logits.argmax()),
-        logits=_array(asked.logits),
-        probabilities=_array(asked.logits.softmax(dim=-1)),
-        cells=cells,
-        maps=ordered,
-        faithfulness=judged,
-        integration_gap=_integration_gap(model, fill, asked, ordered["integrated-gradients"]),
-    )
-    if not isinstance(model, ViT):
-        return common
-    most_needed = int(ordered["occlusion"].cells.argmax()) if patch is None else patch
-    return replace(
-        common,
-        attention=_attention(model, asked, cells, most_needed),
-        logit_lens=_array(removal.logit_lens(model, asked.taps).softmax(dim=-1)),
-        head_effects=_array(removal.head_effects(model, image, asked.target)),
-        patch_effects=None if removed is None else _array(removed).reshape(cells.grid),
-    )
-
-
-def _maps_of_any_model(
-    model: nn.Module,
-    image: Tensor,
-    fill: Tensor,
-    masks: Tensor,
-    cells: Cells,
-    asked: relevance.Pass,
-    integration_steps: int,
+def _pixel_maps(
+    model: nn.Module, image: Tensor, fill: Tensor, cells: Cells, trace: relevance.Trace, integration_steps: int
 ) -> dict[str, Map]:
-    integrated = relevance.integrated_gradients(model, image, fill, asked.target, integration_steps)
-    by_pixel = {
-        "gradient": asked.image_gradient.abs().sum(dim=0),
+    integrated = relevance.integrated_gradients(model, image, fill, trace.target, integration_steps)
+    maps = {
+        "gradient": trace.image_gradient.abs().sum(dim=0),
         "integrated-gradients": integrated.sum(dim=0),
         "ink": (image - fill).abs().sum(dim=0),
-        **relevance.class_activation_maps(model, image, asked.target),
+        **relevance.class_activation_maps(model, image, trace.target),
     }
-    maps = {name: Map(name, cells.total(_array(values)), _array(values)) for name, values in by_pixel.items()}
-    occluded = removal.occlusion(model, image, fill, masks, asked.target)
-    return maps | {"occlusion": Map("occlusion", _array(occluded).reshape(cells.grid))}
+    return {name: Map(name, cells.total(_array(values)), _array(values)) for name, values in maps.items()}
 
 
-def _maps_of_a_vit(model: ViT, asked: relevance.Pass, cells: Cells, removed: Tensor | None) -> dict[str, Map]:
-    layers = [layer[0] for layer in look.attention_layers(asked.taps, model.config.depth)]
-    pooling = look.pooling_weights(model, asked.taps, asked.patch_mask)[0].detach()
+def _patch_maps(model: ViT, image: Tensor, trace: relevance.Trace) -> dict[str, Tensor]:
+    """Return the maps (P,) that only a ViT has."""
+    layers = [layer[0] for layer in attention.attention_layers(trace.taps, model.config.depth)]
+    pooling = attention.pooling_weights(model, trace.taps, trace.patch_mask)[0].detach()
+    readout = relevance.relevance_readout(model, trace)
     over_tokens = {
-        "relevance": relevance.class_relevance(
-            layers, asked.attention_gradients, relevance.relevance_readout(model, asked)
-        ),
-        "attention-rollout": look.rollout(layers, pooling),
+        "relevance": relevance.class_relevance(layers, trace.attention_gradients, readout),
+        "attention-rollout": attention.rollout(layers, pooling),
         "last-attention": pooling @ layers[-1].mean(dim=0),
     }
-    first = int(model.config.has_class_token)
-    by_patch = {name: values[first:] for name, values in over_tokens.items()}
-    if removed is not None:
-        by_patch["patch-removal"] = removed
-    return {name: Map(name, _array(values).reshape(cells.grid)) for name, values in by_patch.items()}
+    maps = {name: values[int(model.config.has_class_token) :] for name, values in over_tokens.items()}
+    removed = removal.patch_effects(model, image, trace.target)
+    return maps if removed is None else maps | {"patch-removal": removed}
 
 
-def _attention(model: ViT, asked: relevance.Pass, cells: Cells, patch: int) -> Attention:
-    weights = torch.cat(look.attention_layers(asked.taps, model.config.depth))  # (L, H, N, N)
-    has_class_token = model.config.has_class_token
-    shape = (*weights.shape[:2], *cells.grid)
-    return Attention(
-        weights=_array(weights),
-        readout=_array(look.from_readout(weights, has_class_token)).reshape(shape),
-        patch=patch,
-        from_patch=_array(look.from_patch(weights, patch, has_class_token)).reshape(shape),
-    )
+def _vit_fields(model: ViT, image: Tensor, trace: relevance.Trace, patch: int) -> dict[str, Any]:
+    weights = torch.cat(attention.attention_layers(trace.taps, model.config.depth))  # (L, H, N, N)
+    return {
+        "attention": Attention(_array(weights), model.config.grid, patch),
+        "logit_lens": _array(removal.logit_lens(model, trace.taps).softmax(dim=-1)),
+        "head_effects": _array(removal.head_effects(model, image, trace.target)),
+    }
 
 
-@torch.no_grad()
-def _integration_gap(model: nn.Module, fill: Tensor, asked: relevance.Pass, integrated: Map) -> float:
-    assert integrated.pixels is not None
-    difference = float(asked.logits[asked.target] - model(fill[None])[0, asked.target])
-    return abs(float(integrated.pixels.sum()) - difference) / max(abs(difference), 1e-9)
+def _integration_gap(model: nn.Module, fill: Tensor, trace: relevance.Trace, integrated: Map) -> float:
+    difference = float(trace.logits[trace.target] - batched_logits(model, fill[None])[0, trace.target])
+    return abs(float(integrated.cells.sum()) - difference) / max(abs(difference), 1e-9)
 
 
 def _array(tensor: Tensor) -> Array:

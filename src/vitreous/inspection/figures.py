@@ -1,100 +1,178 @@
-"""The charts of the report, by matplotlib in the shared style: curves of the judgement, and what changes with depth.
+"""The figures of the report as PNG and SVG files: charts by matplotlib in the shared style, and sheets of maps.
 
-Shapes: L layers, H heads, K classes, S + 1 points on a curve, M random orders.
+Shapes: L layers, H heads, cells in `rows` × `columns`, S + 1 points on a curve, M random orders.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+from markupsafe import Markup
 
+from vitreous.inspection import pictures, wording
 from vitreous.inspection.cells import Array
-from vitreous.inspection.examination import Examination
-from vitreous.inspection.model_survey import Survey
-from vitreous.inspection.words import TITLES
+from vitreous.inspection.examination import CONTROLS, MAPS, Examination
+from vitreous.inspection.faithfulness import Faithfulness
+from vitreous.inspection.model_survey import Survey, first_filters
+from vitreous.inspection.sheets import Tile, write_sheet, write_table
+from vitreous.inspection.subject import Subject
 from vitreous.reports.colors import light
-from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
+from vitreous.reports.figures import figure_style, finish_figure
+from vitreous.reports.formats import number, percent
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-#: Lines are told apart by dash and mark as well as by colour.
+#: Lines differ in dash and marker as well as in colour.
 _LINES = (("vit", "-", "o"), ("cnn", "--", "s"), ("model-3", "-.", "^"), ("model-5", ":", "D"))
+_MOST_CLASSES = 10
 
 
-def draw_judgement(found: Examination, name: str, folder: Path) -> DrawnFigure:
-    """Deletion and insertion: the best map, occlusion, the ink control and the worst, over the random orders."""
-    judged = found.faithfulness
+def draw_figures(subject: Subject, prefix: str, class_names: Sequence[str], folder: Path) -> dict[str, Markup]:
+    """Write all figures of one model into `folder`; return the charts for the page."""
+    result, brightness = subject.result, pictures.grey(subject.pixels)
+    target = class_names[result.target]
+    tiles = [Tile(pictures.plain_picture(subject.pixels), (target, "the image"), result.cells)]
+    for score in result.faithfulness.scores:
+        drawn = result.maps[score.name]
+        verdict = "a control" if score.name in CONTROLS else score.verdict
+        lines = (drawn.kind.title, f"gain {number(score.gain, '.2f')}, {verdict}")
+        tiles.append(Tile(pictures.map_picture(drawn, brightness, result.cells), lines, result.cells, drawn.signed))
+    title = f"Maps for “{target}”, ranked by insertion − deletion"
+    write_sheet(folder, f"{prefix}maps", title, tiles, columns=5)
+    filters = first_filters(subject.model)
+    if filters is not None:
+        tiles = [Tile(pictures.filter_picture(component)) for component in filters.components]
+        title = f"Principal components of {filters.source}"
+        write_sheet(folder, f"{prefix}filters", title, tiles, columns=7, width=64)
+    charts = {"judgement": _draw_faithfulness(result.faithfulness, f"{prefix}judgement", folder)}
+    if subject.survey is not None:
+        _draw_heads(subject, brightness, folder, prefix)
+        _draw_tables(result, class_names, folder, prefix)
+        charts["depth"] = _draw_depth(subject.survey, f"{prefix}depth", folder)
+        if subject.survey.position_similarity is not None:
+            tile = Tile(pictures.positions_picture(subject.survey.position_similarity))
+            title = "Similarity of positions, −1 (blue) to 1 (orange)"
+            write_sheet(folder, f"{prefix}positions", title, [tile], columns=1, width=560)
+    return charts
+
+
+def _draw_heads(subject: Subject, brightness: Array, folder: Path, prefix: str) -> None:
+    attention, cells = subject.result.attention, subject.result.cells
+    assert attention is not None
+    patch = f"the patch in {wording.place(attention.patch, cells.grid)}"
+    views = {
+        "heads": (attention.readout, subject.readout),
+        "heads-from-patch": (attention.from_patch(attention.patch), patch),
+    }
+    for name, (weights, origin) in views.items():
+        high, end = head_scale(weights)
+        shown = pictures.amount_picture(brightness, pictures.spread(weights, cells), high)  # (L, H, h, w, 3)
+        L, H = weights.shape[:2]
+        tiles = [
+            Tile(shown[layer, head], (f"layer {layer + 1}, head {head + 1}",), cells)
+            for head in range(H)
+            for layer in range(L)
+        ]
+        write_sheet(folder, prefix + name, f"Attention from {origin}: 0 to {end}", tiles, columns=L, width=112)
+
+
+def head_scale(weights: Array) -> tuple[float, str]:
+    """Return the upper end of the scale that all heads (L, H, rows, columns) share, as a number and as text.
+
+    A quarter of the heads exceed it: scaled to the sharpest head, all others would be dark.
+    """
+    high = float(np.quantile(weights.max(axis=(2, 3)), 0.75))
+    return high, ("≥ " if weights.max() > high else "") + percent(high)
+
+
+def shown_classes(result: Examination) -> list[int]:
+    """Return all classes if they are few, else the most probable ones and the target."""
+    if len(result.probabilities) <= _MOST_CLASSES:
+        return list(range(len(result.probabilities)))
+    best = np.argsort(-result.probabilities)[:_MOST_CLASSES].tolist()
+    return best if result.target in best else [*best[:-1], result.target]
+
+
+def _draw_tables(result: Examination, class_names: Sequence[str], folder: Path, prefix: str) -> None:
+    assert result.logit_lens is not None
+    assert result.head_effects is not None
+    layers = [f"layer {layer + 1}" for layer in range(len(result.head_effects))]
+    classes = shown_classes(result)
+    lens = (result.logit_lens[:, classes].T, [class_names[k] for k in classes], ["input", *layers])
+    write_table(folder, f"{prefix}logit-lens", "Prediction after each layer", *lens, signed=False)
+    heads = [f"head {head + 1}" for head in range(result.head_effects.shape[1])]
+    title = "Drop of log-odds without the head"
+    write_table(folder, f"{prefix}head-effects", title, result.head_effects.T, heads, layers, signed=True)
+
+
+def _draw_faithfulness(judged: Faithfulness, name: str, folder: Path) -> Markup:
+    """Draw deletion and insertion of the best map, occlusion, the control and the worst, over the random orders."""
     ranked = [score.name for score in judged.scores if score.name not in ("ink", "occlusion")]
     chosen = list(dict.fromkeys([ranked[0], "occlusion", "ink", ranked[-1]]))
     with figure_style(name, 800, 264) as figure:
         axes = figure.subplots(1, 2, sharey=True)
         panels = (
-            (axes[0], "Deletion: painted over", judged.deletion_curves, judged.random_deletion),
-            (axes[1], "Insertion: put back", judged.insertion_curves, judged.random_insertion),
+            (axes[0], "Deletion: cells occluded", judged.deletion_curves, judged.random_deletion),
+            (axes[1], "Insertion: cells restored", judged.insertion_curves, judged.random_insertion),
         )
+        x = 100 * judged.shares
         for axis, title, curves, random in panels:
-            low, high = np.quantile(random, [0.1, 0.9], axis=0)
-            x = 100 * judged.shares
-            axis.fill_between(
-                x, 100 * low, 100 * high, color=light("line"), linewidth=0, label="random orders, 8 in 10"
-            )
+            low, high = 100 * np.quantile(random, [0.1, 0.9], axis=0)
+            axis.fill_between(x, low, high, color=light("line"), linewidth=0, label="random orders, 10–90 %")
             for map_name, (color, dash, marker) in zip(chosen, _LINES, strict=False):
                 axis.plot(
                     x, 100 * curves[map_name], color=light(color), linestyle=dash, marker=marker, markersize=3.5,
-                    markevery=max(1, len(x) // 8), label=TITLES[map_name],
+                    markevery=max(1, len(x) // 8), label=MAPS[map_name].title,
                 )  # fmt: skip
             axis.set(title=title, xlim=(0, 100), ylim=(-2, 102), xlabel="% of the cells")
         axes[0].set_ylabel("probability of the class, %")
         handles, labels = axes[0].get_legend_handles_labels()
-        # the browser's font may be wider than the one matplotlib measures: leave room
+        # the font of the browser may be wider than the one matplotlib measures: leave room
         figure.legend(handles, labels, loc="outside right center", borderpad=2)
-        return finish_figure(figure, name, folder)
+        drawn = finish_figure(figure, name, folder)
+    best = judged.scores[0]
+    alt = (
+        f"Deletion and insertion curves. The best map is {MAPS[best.name].title}: area {best.deletion:.2f} under"
+        f" deletion and {best.insertion:.2f} under insertion."
+    )
+    return Markup(drawn.inline(alt))
 
 
-def draw_depth(surveyed: Survey, name: str, folder: Path) -> DrawnFigure:
-    """Mean attention distance, entropy, token lengths and patch similarity, layer by layer."""
+def _draw_depth(survey: Survey, name: str, folder: Path) -> Markup:
+    """Draw attention distance, attention entropy, token norms and patch similarity by layer."""
     with figure_style(name, 1024, 232) as figure:
         distance, entropy, norms, similarity = figure.subplots(1, 4)
-        _dots(distance, surveyed.attention_distance_pixels)
-        uniform = surveyed.uniform_distance_pixels
+        uniform = survey.uniform_distance_pixels
         distance.axhline(uniform, color=light("ink-soft"), linewidth=1, linestyle=(0, (3, 2)))
         distance.annotate(
-            "all patches alike", (1, uniform), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
+            "uniform attention", (1, uniform), (0, 3), xycoords=("axes fraction", "data"), textcoords="offset points",
             ha="right", color=light("ink-soft"),
         )  # fmt: skip
-        top = max(uniform, float(surveyed.attention_distance_pixels.max()))
+        top = max(uniform, float(survey.attention_distance_pixels.max()))
         distance.set(title="Attention distance, pixels", ylim=(0, 1.2 * top or 1))
-        _dots(entropy, surveyed.attention_entropy)
         entropy.set(title="Attention entropy", ylim=(0, 1.02))
-        layers = np.arange(len(surveyed.patch_norms))
-        norms.plot(layers, surveyed.patch_norms, color=light("vit"), marker="o", label="patches")
-        if surveyed.class_norms is not None:
-            norms.plot(
-                layers, surveyed.class_norms, color=light("cnn"), marker="s", linestyle="--", label="class token"
-            )
+        for axis, values in ((distance, survey.attention_distance_pixels), (entropy, survey.attention_entropy)):
+            shift = np.linspace(-0.18, 0.18, values.shape[1]) if values.shape[1] > 1 else np.zeros(1)
+            x = np.arange(1, len(values) + 1)[:, None] + shift  # (L, H): heads side by side
+            axis.scatter(x.ravel(), values.ravel(), s=26, color=light("vit"), alpha=0.85, linewidth=0)
+        norms.plot(survey.patch_norms, color=light("vit"), marker="o", label="patches")
+        highest = float(survey.patch_norms.max())
+        if survey.class_norms is not None:
+            norms.plot(survey.class_norms, color=light("cnn"), marker="s", linestyle="--", label="class token")
             norms.legend(loc="upper left")
-        highest = max(surveyed.patch_norms.max(), 0 if surveyed.class_norms is None else surveyed.class_norms.max())
-        norms.set(title="Length of the tokens", ylim=(0, 1.3 * float(highest) or 1))
-        similarity.plot(layers, surveyed.patch_similarity, color=light("vit"), marker="o")
-        similarity.set(title="Likeness of patches", ylim=(min(0, float(surveyed.patch_similarity.min())), 1.02))
+            highest = max(highest, float(survey.class_norms.max()))
+        norms.set(title="Norm of the tokens", ylim=(0, 1.3 * highest or 1))
+        similarity.plot(survey.patch_similarity, color=light("vit"), marker="o")
+        similarity.set(title="Similarity of patches", ylim=(min(0, float(survey.patch_similarity.min())), 1.02))
+        depth = len(survey.attention_entropy)
         for axis, first in ((distance, 1), (entropy, 1), (norms, 0), (similarity, 0)):
-            _layer_axis(axis, first, len(surveyed.attention_entropy))
-        return finish_figure(figure, name, folder)
-
-
-def _dots(axis: Axes, values: Array) -> None:
-    """(L, H): a dot a head, side by side where heads are few enough to tell apart."""
-    layers, heads = values.shape
-    shift = np.linspace(-0.18, 0.18, heads) if heads > 1 else np.zeros(1)
-    x = np.arange(layers)[:, None] + 1 + shift
-    axis.scatter(x.ravel(), values.ravel(), s=26, color=light("vit"), alpha=0.85, linewidth=0)
-
-
-def _layer_axis(axis: Axes, first: int, last: int) -> None:
-    every = max(1, (last - first + 1) // 6)
-    ticks = list(range(first, last + 1, every))
-    axis.set_xticks(ticks, ["in" if tick == 0 else str(tick) for tick in ticks])
-    axis.set(xlabel="layer", xlim=(first - 0.5, last + 0.5))
+            ticks = list(range(first, depth + 1, max(1, (depth - first + 1) // 6)))
+            axis.set_xticks(ticks, ["in" if tick == 0 else str(tick) for tick in ticks])
+            axis.set(xlabel="layer", xlim=(first - 0.5, depth + 0.5))
+        drawn = finish_figure(figure, name, folder)
+    means, alike = survey.attention_distance_pixels.mean(axis=1), survey.patch_similarity
+    alt = (
+        f"Layer by layer: mean attention distance goes from {means[0]:.1f} to {means[-1]:.1f} pixels, similarity of"
+        f" patches from {alike[0]:.2f} to {alike[-1]:.2f}."
+    )
+    return Markup(drawn.inline(alt))

@@ -1,4 +1,4 @@
-"""`look` at a run: a person's own image, or one of the test set."""
+"""`look` at a run: on the user's own image, or on a test image."""
 
 from __future__ import annotations
 
@@ -10,15 +10,18 @@ from torch import Tensor, nn
 
 from vitreous.data.datasets import Split, load_dataset
 from vitreous.data.preprocessing import ImageLike
-from vitreous.errors import DataError
+from vitreous.errors import VitreousError
 from vitreous.hardware import prepare
 from vitreous.inspection.query import LookError
-from vitreous.inspection.removal import Reduced
-from vitreous.inspection.report import Against, Look, write_look
+from vitreous.inspection.removal import ReducedViT
+from vitreous.inspection.report import Look, write_look
+from vitreous.inspection.subject import ModelInput
+from vitreous.inspection.wording import place
 from vitreous.models import ViT
+from vitreous.reports.formats import join
 from vitreous.runs import Run, require_same_data
 
-SURVEY_IMAGES = 64  # enough for means over heads and layers to settle; a second of work
+SURVEY_IMAGES = 64  # enough for stable means over heads and layers; takes a second
 
 
 def look_at_run(
@@ -33,64 +36,45 @@ def look_at_run(
     without_patches: Sequence[int] = (),
     out: Path,
 ) -> Look:
-    """Examine the run's model on `image`, or on image `test_index` of its test set (default: the first).
+    """Examine the model of a run on `image`, or on image `test_index` of its test set (default: the first).
 
-    Heads (layer, head) and patches that it shall do without are counted from 0.
+    `without_heads` (layer, head) and `without_patches`, counted from 0, are removed from the model.
     """
     prepare()
     if image is not None and test_index is not None:
         raise LookError("an image and --test were both given; choose one")
+    if target is not None and target not in run.class_names:
+        raise LookError(f"--class {target!r}: the classes are {', '.join(run.class_names)}")
     if against is not None:
-        _check_same_question(run, against, image)
+        _check_comparable(run, against, image)
     model, removed = _without(run.load_model(), without_heads, without_patches)
-    test = _test_split(run)
-    label, notes = None, tuple[str, ...]()
-    if image is not None:
-        prepared = run.preprocessing.prepare(image)
-        pixels, notes = torch.as_tensor(prepared.pixels), prepared.notes
-    else:
-        pixels, label = _test_image(run, test, test_index or 0)
-        notes = (f"image {test_index or 0} of the test set of {run.config.data.name}",)
+    first, pixels, label, notes = _model_input(run, model, image, test_index or 0)
+    second = None
+    if against is not None:
+        second, _, _, other_notes = _model_input(against, against.load_model(), image, test_index or 0)
+        notes += tuple(note for note in other_notes if note not in notes)
     if removed:
-        notes += (f"{run.config.name} {removed}{'' if against is None else f'; {against.config.name} is whole'}",)
+        notes += (f"{run.config.name} without {removed}{f'; {against.config.name} is complete' if against else ''}",)
     return write_look(
         out,
-        model=model,
-        config=run.config,
+        first,
+        second,
         image_pixels=pixels,
-        model_input=run.preprocessing.to_input(pixels[None])[0],
         class_names=run.class_names,
         label=label,
-        target=_class_index(run, target),
+        target=None if target is None else run.class_names.index(target),
         patch=patch,
-        survey_images=_survey_input(run, test),
         notes=notes,
-        against=None if against is None else _against(against, image, test_index),
     )
 
 
-def _without(model: nn.Module, heads: Sequence[tuple[int, int]], patches: Sequence[int]) -> tuple[nn.Module, str]:
-    """The model without them, and what to say of it."""
-    if not heads and not patches:
-        return model, ""
-    if not isinstance(model, ViT):
-        raise LookError("only a ViT has heads and patches to do without; leave them in for this model")
-    reduced = Reduced(model, heads, patches)
-    columns = model.config.grid[1]
-    gone = [f"head {head + 1} of layer {layer + 1}" for layer, head in sorted(set(heads))]
-    gone += [
-        f"patch {patch} (row {patch // columns + 1}, column {patch % columns + 1})" for patch in sorted(set(patches))
-    ]
-    return reduced, "does without " + ", ".join(gone)
-
-
-def _check_same_question(run: Run, against: Run, image: ImageLike | None) -> None:
-    """Side by side belong only answers about one picture, in the same classes."""
+def _check_comparable(run: Run, against: Run, image: ImageLike | None) -> None:
+    """Raise unless both runs have the same classes and, for a test image, the same data."""
     if against.class_names != run.class_names:
         first, second = (f"{', '.join(each.class_names[:3])} … ({len(each.class_names)})" for each in (run, against))
         raise LookError(
-            f"the classes of {run.path} are {first} and those of {against.path} {second}: lay only models with the same"
-            " classes side by side"
+            f"the classes of {run.path} are {first} and those of {against.path} are {second}: compare only models with"
+            " the same classes"
         )
     if image is None and against.record.data.checksums != run.record.data.checksums:
         raise LookError(
@@ -99,44 +83,48 @@ def _check_same_question(run: Run, against: Run, image: ImageLike | None) -> Non
         )
 
 
-def _against(run: Run, image: ImageLike | None, test_index: int | None) -> Against:
-    """The second model's own view of the same image: it may want another size or other channels."""
-    test = _test_split(run)
-    if image is not None:
-        pixels = torch.as_tensor(run.preprocessing.prepare(image).pixels)
+def _without(model: nn.Module, heads: Sequence[tuple[int, int]], patches: Sequence[int]) -> tuple[nn.Module, str]:
+    """Return the model without these parts, and their names."""
+    if not heads and not patches:
+        return model, ""
+    if not isinstance(model, ViT):
+        raise LookError("only a ViT has heads and patches to remove; this model has none")
+    names = [f"head {head + 1} of layer {layer + 1}" for layer, head in sorted(set(heads))]
+    names += [f"patch {patch} ({place(patch, model.config.grid)})" for patch in sorted(set(patches))]
+    return ReducedViT(model, heads, patches), join(names)
+
+
+def _model_input(
+    run: Run, model: nn.Module, image: ImageLike | None, test_index: int
+) -> tuple[ModelInput, Tensor, int | None, tuple[str, ...]]:
+    """Return the model with its input, the pixels (C, height, width), the label if there is one, and notes.
+
+    Changed or missing data are an error for a test image; for the user's own image the survey over test images is left
+    out, with a note.
+    """
+    test, label = None, None
+    if image is None:
+        test = _test_split(run)
+        if not 0 <= test_index < len(test):
+            raise LookError(f"--test {test_index}: the test set has images 0 to {len(test) - 1}")
+        pixels, label = test.images[test_index], int(test.labels[test_index])
+        notes: tuple[str, ...] = (f"image {test_index} of the test set of {run.config.data.name}",)
     else:
-        pixels, _ = _test_image(run, test, test_index or 0)
-    model_input = run.preprocessing.to_input(pixels[None])[0]
-    return Against(run.load_model(), run.config, model_input, _survey_input(run, test))
+        prepared = run.preprocessing.prepare(image)
+        pixels, notes = torch.as_tensor(prepared.pixels), prepared.notes
+        if isinstance(model, ViT):  # only a ViT is surveyed
+            try:
+                test = _test_split(run)
+            except VitreousError as error:
+                notes += (f"{run.config.name} was surveyed on this image alone, not on test images: {error}",)
+    to_input = run.preprocessing.to_input
+    survey_images = to_input(test.images[:SURVEY_IMAGES]) if test is not None and len(test) else None
+    return ModelInput(model, run.config, to_input(pixels[None])[0], survey_images), pixels, label, notes
 
 
-def _test_split(run: Run) -> Split | None:
-    """None where the data cannot be had: looking at one's own image works without them."""
+def _test_split(run: Run) -> Split:
     if not run.config.data.name:
-        return None
-    try:
-        dataset = load_dataset(run.config.data)
-    except DataError:
-        return None
+        raise LookError(f"{str(run.path)!r} was converted and has no test images; name an image file")
+    dataset = load_dataset(run.config.data)
     require_same_data(run, dataset)
     return dataset.test
-
-
-def _test_image(run: Run, test: Split | None, index: int) -> tuple[Tensor, int]:
-    if test is None:
-        raise LookError(f"the test set of {run.path} cannot be had here; name an image file instead")
-    if not 0 <= index < len(test):
-        raise LookError(f"--test {index}: the test set has images 0 to {len(test) - 1}")
-    return test.images[index], int(test.labels[index])
-
-
-def _survey_input(run: Run, test: Split | None) -> Tensor | None:
-    return None if test is None or not len(test) else run.preprocessing.to_input(test.images[:SURVEY_IMAGES])
-
-
-def _class_index(run: Run, name: str | None) -> int | None:
-    if name is None:
-        return None
-    if name not in run.class_names:
-        raise LookError(f"--class {name!r}: the classes are {', '.join(run.class_names)}")
-    return run.class_names.index(name)

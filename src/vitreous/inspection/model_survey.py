@@ -1,41 +1,52 @@
-"""About the model rather than one image: filters, positions, and how attention and tokens change with depth.
+"""Properties of the model rather than of one image: first filters, positions, attention and tokens by depth.
 
-Shapes: B images, L layers, H heads, N tokens, D width, a grid of `rows` × `columns` patches.
+Shapes: B images, L layers, H heads, N tokens, D width or filters, a grid of `rows` × `columns` patches.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous.inspection.attention import attention_distance, attention_entropy, attention_layers, stream_layers
 from vitreous.inspection.cells import Array, patch_cells
-from vitreous.inspection.positions import first_filters, position_similarity
-from vitreous.inspection.query import LookError, batch_size, like_parameters, undisturbed
-from vitreous.models import ViT
+from vitreous.inspection.positions import position_similarity
+from vitreous.inspection.query import LookError, batch_size, eval_mode, like_parameters
+from vitreous.models import CNN, ArticleCNN, ViT
 from vitreous.models.vit import Taps
+
+_MOST_FILTERS = 28  # as many as in figure 7 of the paper
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Principal components of the filters of the first layer, largest first."""
+
+    components: Array  # (k, C, h, w), each of length 1
+    explained: Array  # (k,): share of the variance of the filters
+    source: str  # name of the layer, for the report
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What `survey` found; means are over images. `arrays()` gives all of it by name."""
+    """Measurements averaged over images; `arrays()` returns all of them by name."""
 
     images: int
     filters: Array  # (k, C, h, w)
     filters_explained: Array  # (k,)
-    filters_source: str
     position_similarity: Array | None  # (rows, columns, rows, columns)
     attention_distance_pixels: Array  # (L, H)
     attention_distance_patches: Array  # (L, H)
-    uniform_distance_pixels: float  # what a head that looks at all patches alike would have
-    attention_entropy: Array  # (L, H), 0 … 1 of the largest
-    patch_norms: Array  # (L + 1,): mean length of the patches' tokens after the embedding and each layer
-    class_norms: Array | None  # (L + 1,)
+    uniform_distance_pixels: float  # the distance of a head with uniform attention
+    attention_entropy: Array  # (L, H), 0 … 1 of the maximum
+    patch_norms: Array  # (L + 1,): mean norm of the patch tokens after the embedding and each layer
     patch_similarity: Array  # (L + 1,): mean cosine similarity of two different patches of one image
+    class_norms: Array | None = None  # (L + 1,)
 
     def arrays(self) -> dict[str, Array]:
         found = {f"survey.{name}": value for name, value in vars(self).items() if isinstance(value, np.ndarray)}
@@ -43,75 +54,90 @@ class Survey:
 
 
 def survey(model: ViT, images: Tensor) -> Survey:
-    """Survey a ViT over normalised images (B, C, height, width); a hundred are plenty."""
+    """Measure a ViT over normalised images (B, C, height, width); a hundred are enough."""
     if images.dim() != 4 or not len(images):
-        raise LookError(f"the survey's images have shape {tuple(images.shape)}; give one or more, (B, C, h, w)")
-    with undisturbed(model), torch.no_grad():
+        raise LookError(f"the survey images have shape {tuple(images.shape)}; expected one or more, (B, C, h, w)")
+    with eval_mode(model), torch.no_grad():
         images = like_parameters(model, images)
-        # the taps hold every layer's N × N weights: smaller batches than for answers alone
+        # the taps hold the N × N weights of every layer, so use smaller batches than for logits alone
         batches = images.split(max(1, batch_size(model, images[0]) // 4))
         parts = [_measure(model, batch) for batch in batches]
         means = {
             name: sum(part[name] * len(batch) for part, batch in zip(parts, batches, strict=True)) / len(images)
             for name in parts[0]
         }
-        return _summary(model, len(images), {name: torch.as_tensor(value) for name, value in means.items()})
+    measured: dict[str, Any] = {name: torch.as_tensor(mean).cpu().numpy() for name, mean in means.items()}
+    centres, _ = _centres(model, images)
+    uniform = torch.full((len(centres), len(centres)), 1 / len(centres)).to(centres)
+    filters, similarity = first_filters(model), position_similarity(model)
+    assert filters is not None
+    return Survey(
+        images=len(images),
+        filters=filters.components,
+        filters_explained=filters.explained,
+        position_similarity=None if similarity is None else similarity.cpu().numpy(),
+        uniform_distance_pixels=float(attention_distance(uniform, centres, has_class_token=False)),
+        **measured,
+    )
 
 
 def _measure(model: ViT, images: Tensor) -> dict[str, Tensor]:
-    """Means over a batch, by name; (L, H) or (L + 1,) each."""
+    """Return means over a batch by name, each (L, H) or (L + 1,)."""
     config = model.config
     taps: Taps = {}
     model(images, taps)
     weights = torch.stack(attention_layers(taps, config.depth), dim=1)  # (B, L, H, N, N)
     stream = torch.stack(stream_layers(taps, config.depth), dim=1)  # (B, L + 1, N, D)
-    first = int(config.has_class_token)
+    patches = stream[:, :, int(config.has_class_token) :]
     in_pixels, in_patches = _centres(model, weights)
     measured = {
-        "distance_pixels": attention_distance(weights, in_pixels, config.has_class_token),
-        "distance_patches": attention_distance(weights, in_patches, config.has_class_token),
-        "entropy": attention_entropy(weights),
-        "patch_norms": stream[:, :, first:].norm(dim=-1).mean(dim=-1),
-        "class_norms": stream[:, :, 0].norm(dim=-1),
-        "similarity": mean_similarity(stream[:, :, first:]),
+        "attention_distance_pixels": attention_distance(weights, in_pixels, config.has_class_token),
+        "attention_distance_patches": attention_distance(weights, in_patches, config.has_class_token),
+        "attention_entropy": attention_entropy(weights),
+        "patch_norms": patches.norm(dim=-1).mean(dim=-1),
+        "patch_similarity": mean_similarity(patches),
     }
+    if config.has_class_token:
+        measured["class_norms"] = stream[:, :, 0].norm(dim=-1)
     return {name: values.mean(dim=0) for name, values in measured.items()}
 
 
 def _centres(model: ViT, like: Tensor) -> tuple[Tensor, Tensor]:
-    """The patches' middles, (P, 2): in pixels, and counted in patches."""
+    """Return the centres of the patches, (P, 2), in pixels and in patches."""
     rows, columns = model.config.grid
     in_patches = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 2)
     return torch.as_tensor(patch_cells(model.config).centres).to(like), in_patches.to(like)
 
 
 def mean_similarity(tokens: Tensor) -> Tensor:
-    """(…, P, D) → (…): mean cosine similarity over all pairs of different tokens; 1 for a single token."""
+    """Return the mean cosine similarity over all pairs of different tokens, (…, P, D) → (…); 1 for a single token."""
     P = tokens.shape[-2]
     unit = F.normalize(tokens, dim=-1)
     if P == 1:
         return torch.ones_like(unit[..., 0, 0])
-    # the mean of all pairs is the square of the mean vector; each of the P pairs of a token with itself counts 1
+    # |Σ u|² sums over all ordered pairs; each of the P pairs of a token with itself contributes 1
     return (unit.sum(dim=-2).square().sum(dim=-1) - P) / (P * (P - 1))
 
 
-def _summary(model: ViT, count: int, means: dict[str, Tensor]) -> Survey:
-    filters = first_filters(model)
-    assert filters is not None
-    similarity = position_similarity(model)
-    in_pixels, _ = _centres(model, means["entropy"])
-    uniform = torch.full((len(in_pixels), len(in_pixels)), 1 / len(in_pixels)).to(in_pixels)
-    return Survey(
-        images=count,
-        filters=filters.components.cpu().numpy(),
-        filters_explained=filters.explained.cpu().numpy(),
-        filters_source=filters.source,
-        position_similarity=None if similarity is None else similarity.cpu().numpy(),
-        attention_distance_pixels=means["distance_pixels"].cpu().numpy(),
-        attention_distance_patches=means["distance_patches"].cpu().numpy(),
-        uniform_distance_pixels=float(attention_distance(uniform, in_pixels, has_class_token=False)),
-        attention_entropy=means["entropy"].cpu().numpy(),
-        patch_norms=means["patch_norms"].cpu().numpy(),
-        class_norms=means["class_norms"].cpu().numpy() if model.config.has_class_token else None,
-        patch_similarity=means["similarity"].cpu().numpy(),
-    )
+def first_filters(model: nn.Module, most: int = _MOST_FILTERS) -> Filters | None:
+    """Return principal components of the filters of the first layer; None if that layer is unknown."""
+    if isinstance(model, ViT) and model.stem is not None:
+        layer, source = model.stem[0], "the first convolution of the stem"
+    elif isinstance(model, ViT):
+        layer, source = model.patch_embed.proj, "the patch embedding"
+    elif isinstance(model, CNN | ArticleCNN):
+        layer, source = model.conv1 if isinstance(model, CNN) else model.layers[0], "the first convolution"
+    else:
+        return None
+    weight = layer.weight
+    assert isinstance(weight, Tensor)
+    flat = weight.detach().flatten(1)  # (D, C·h·w)
+    _, sizes, directions = torch.linalg.svd(flat - flat.mean(dim=0), full_matrices=False)
+    k = min(most, len(directions), len(flat) - 1 or 1)  # centring leaves at most D − 1 directions
+    # the sign of a component is arbitrary: make its largest weight positive, so that images are reproducible
+    largest = directions.abs().argmax(dim=1, keepdim=True)
+    directions = directions * directions.gather(1, largest).sign()
+    variance = sizes.square()
+    explained = variance / variance.sum().clamp(min=torch.finfo(variance.dtype).tiny)
+    components = directions[:k].view(k, *weight.shape[1:])
+    return Filters(components.cpu().numpy(), explained[:k].cpu().numpy(), source)

@@ -1,27 +1,36 @@
-"""The look page: what the template needs, gathered model by model, and the whole page around it."""
+"""`look.html`: the values that the template lays out, model by model.
+
+Shapes: L layers, H heads, P patches, K classes, cells in `rows` × `columns`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from markupsafe import Markup
 
-from vitreous.inspection import panels, pictures, words
-from vitreous.inspection.cells import Array
-from vitreous.inspection.examination import Examination
-from vitreous.inspection.model_survey import Survey
-from vitreous.inspection.positions import first_filters
+from vitreous.inspection import pictures, wording
+from vitreous.inspection.cells import Array, Cells
+from vitreous.inspection.examination import CONTROLS, Examination, Map
+from vitreous.inspection.faithfulness import Faithfulness, Score
+from vitreous.inspection.figures import head_scale, shown_classes
+from vitreous.inspection.model_survey import first_filters
 from vitreous.inspection.subject import Subject
 from vitreous.models import count_parameters
+from vitreous.reports.formats import number, percent
 from vitreous.reports.pages import html_page, page_environment
 
 _HERE = Path(__file__).parent
+#: Above this number of patches there is no view per patch: the page would have many megabytes.
+MOST_VIEWS = 64
 
 
 def build_page(
     subjects: Sequence[Subject],
+    charts: Sequence[Mapping[str, Markup]],
     class_names: Sequence[str],
     label: int | None,
     notes: Sequence[str],
@@ -30,101 +39,206 @@ def build_page(
 ) -> str:
     template = page_environment(_HERE).get_template("look.html.jinja")
     body = template.render(
-        css=Markup((_HERE / "look.css").read_text(encoding="utf-8")),
-        subjects=[_view(subject, class_names, label) for subject in subjects],
+        views=[_view(*each, class_names, label) for each in zip(subjects, charts, strict=True)],
         summary=summary,
         notes=notes,
-        label=None if label is None else class_names[label],
         arrays=array_names,
-        bars={
-            "amount": pictures.data_uri(pictures.scale_bar(signed=False)),
-            "signed": pictures.data_uri(pictures.scale_bar(signed=True)),
-        },
-        number=panels.number,
-        verdicts=words.VERDICT_WORDS,
+        bars={signed: pictures.data_uri(pictures.scale_bar(signed)) for signed in (False, True)},
+        number=lambda value: number(value, ".2f"),
+        percent=percent,
+        verdicts=wording.VERDICTS,
+        filter_uri=lambda component: pictures.data_uri(pictures.filter_picture(component)),
     )
     return html_page(f"Look: {summary}", Markup(body), description=summary)
 
 
-def _view(subject: Subject, class_names: Sequence[str], label: int | None) -> dict[str, Any]:
-    """What the template needs of one model."""
-    found, brightness = subject.found, pictures.grey(subject.pixels)
-    charts = subject.charts
-    shown: dict[str, Any] = {
-        "key": subject.key,
-        "name": subject.name,
-        "name_inside": words.name_inside(subject.name),
-        "color": subject.style.css,
-        "marker": subject.style.path,
-        "run": subject.config.name,
+def _view(
+    subject: Subject, charts: Mapping[str, Markup], class_names: Sequence[str], label: int | None
+) -> dict[str, Any]:
+    """Return what the template needs for one model."""
+    result, brightness = subject.result, pictures.grey(subject.pixels)
+    judged, cells = result.faithfulness, result.cells
+    ranked = sorted(judged.scores, key=lambda score: score.name in CONTROLS)  # best first, controls last
+    image = pictures.plain_picture(subject.pixels)
+    view: dict[str, Any] = {
+        "subject": subject,
+        "name_inside": wording.mid_sentence(subject.name),
         "parameters": f"{count_parameters(subject.model):,}",
-        "is_vit": subject.is_vit,
-        "part": subject.part,
-        "note": found.cells.note,
-        "grid": f"{found.cells.grid[0]} × {found.cells.grid[1]}",
-        "picture": pictures.map_svg(
-            pictures.plain_picture(subject.pixels), found.cells, f"The picture, cut into {found.cells.count} cells."
-        ),
-        "explains": class_names[found.target],
-        "own_answer": found.target == found.answer,
-        "bars": panels.answer_bars(found, class_names, label),
-        "needed": words.most_needed(found, class_names, subject.part),
-        "advice": words.advice(found),
-        "maps": panels.map_panels(found, brightness),
-        "pixel_maps": panels.pixel_panels(found, brightness),
-        "strip": panels.gain_strip(found),
-        "random_gain": found.faithfulness.random_gain,
-        "orders": len(found.faithfulness.random_deletion),
-        "judgement": Markup(charts["judgement"].inline(_judgement_alt(found))),
-        "missing": words.missing(found.integration_gap),
-        "surveyed": subject.surveyed,
-        "filters": _filters(subject),
+        "cells": cells,
+        "image": pictures.map_svg(image, cells, f"The image, split into {cells.count} cells."),
+        "explains": class_names[result.target],
+        "own_prediction": result.target == result.prediction,
+        "bars": [
+            {"name": class_names[k], "p": p, "predicted": k == result.prediction, "label": k == label}
+            for k, p in ((k, float(result.probabilities[k])) for k in shown_classes(result))
+        ],
+        "most_important": wording.most_important(result, class_names, subject.part),
+        "advice": wording.advice(judged),
+        "maps": [_panel(result, brightness, score.name, score, rank) for rank, score in enumerate(ranked, start=1)],
+        "pixel_maps": [
+            _panel(result, brightness, name)
+            for name, drawn in result.maps.items()
+            if drawn.pixels is not None and name not in CONTROLS
+        ],
+        "strip": _gain_strip(judged),
+        "random_gains": judged.random_gains,
+        "charts": charts,
+        "integration_gap": "less than 0.1 %" if result.integration_gap < 0.001 else percent(result.integration_gap),
+        "filters": first_filters(subject.model),
     }
-    if subject.surveyed is not None:
-        shown |= _vit_view(subject, class_names, brightness)
-    return shown
+    if subject.survey is not None:
+        similarity = subject.survey.position_similarity
+        view |= {
+            "heads": _head_explorer(result, brightness, subject.readout, subject.key),
+            "lens": _lens_rows(result, class_names),
+            "head_rows": _head_rows(result),
+            "positions": None if similarity is None else pictures.data_uri(pictures.positions_picture(similarity)),
+        }
+    return view
 
 
-def _vit_view(subject: Subject, class_names: Sequence[str], brightness: Array) -> dict[str, Any]:
-    found, surveyed = subject.found, subject.surveyed
-    assert surveyed is not None
-    similarity = surveyed.position_similarity
-    return {
-        "heads": panels.heads_panel(found, brightness, subject.pixels, subject.looks_from, subject.key),
-        "looks_from": subject.looks_from,
-        "starts_at": subject.starts_at,
-        "lens": panels.lens_rows(found, class_names),
-        "head_rows": panels.head_rows(found),
-        "depth": Markup(subject.charts["depth"].inline(_depth_alt(surveyed))),
-        "positions": None if similarity is None else pictures.data_uri(pictures.positions_picture(similarity)),
-        "position_kind": subject.config.model.positions if subject.config.model.kind == "vit" else "",
-    }
+class MapPanel(NamedTuple):
+    """A map, its picture, the ends of its scale, and its score and rank if it has them."""
+
+    drawn: Map
+    control: bool
+    svg: Markup
+    low: str
+    high: str
+    score: Score | None
+    rank: int | None
 
 
-def _filters(subject: Subject) -> dict[str, Any] | None:
-    filters = first_filters(subject.model)
-    if filters is None:
-        return None
-    components = filters.components.cpu().numpy()
-    return {
-        "uris": [pictures.data_uri(pictures.filter_picture(component)) for component in components],
-        "colour": components.shape[1] == 3,
-        "words": words.filters_words(filters.source, float(filters.explained.sum()), len(components)),
-    }
+def _panel(
+    result: Examination, brightness: Array, name: str, score: Score | None = None, rank: int | None = None
+) -> MapPanel:
+    """Return a map on the cells with its score, or without one the map at every pixel."""
+    drawn, by_pixel = result.maps[name], score is None
+    best = wording.place(int(drawn.cells.argmax()), result.cells.grid)
+    where = "at every pixel" if by_pixel else f"over the image; the highest value is in {best}"
+    picture = pictures.map_picture(drawn, brightness, result.cells, by_pixel=by_pixel)
+    svg = pictures.map_svg(picture, result.cells, f"{drawn.kind.title} {where}.", on_white=drawn.signed)
+    high = float(np.abs(drawn.cells).max())
+    ends = {
+        "log-odds": (wording.odds(-high), wording.odds(high)),
+        "logit": ("against", "for") if by_pixel else (f"−{high:.2g} logit", f"+{high:.2g} logit"),
+        "share": ("0 %", percent(high)),
+    }.get(drawn.kind.unit, ("none", "most"))
+    control = name in CONTROLS
+    return MapPanel(drawn, control, svg, *ends, score, None if control else rank)
 
 
-def _judgement_alt(found: Examination) -> str:
-    best = found.faithfulness.scores[0]
-    return (
-        f"Deletion and insertion curves. The best map is {words.TITLES[best.name]}: area {best.deletion:.2f} under"
-        f" deletion and {best.insertion:.2f} under insertion."
+def _gain_strip(judged: Faithfulness) -> dict[str, Any]:
+    """Return the positions of the gains between the worst and the best, in percent of the strip."""
+    gains = {score.name: score.gain for score in judged.scores}
+    everything = [*gains.values(), *judged.random_gains]
+    span = (max(everything) - min(everything)) or 1.0
+    low, span = min(everything) - 0.03 * span, 1.06 * span
+    at = {name: 100 * (gain - low) / span for name, gain in gains.items()}
+    left, right = (100 * (np.quantile(judged.random_gains, [0.1, 0.9]) - low) / span).tolist()
+    return {"random_low": left, "random_high": right, "occlusion": at["occlusion"], "at": at}
+
+
+# --- attention explorer ------------------------------------------------------------------------------------
+
+
+class HeadView(NamedTuple):
+    """The attention of all heads in all layers from one token."""
+
+    key: str
+    label: str  # the token
+    uri: str  # the mosaic: heads down, layers across
+    high: str  # upper end of the scale
+    position: str = ""  # CSS: where the patch is on the image
+
+
+def _head_explorer(result: Examination, brightness: Array, readout: str, key: str) -> dict[str, Any]:
+    """Return the attention of every head from the read-out and from patches (all of them if they are few).
+
+    `key` makes SVG ids unique where two models share the page.
+    """
+    assert result.attention is not None
+    attention, cells = result.attention, result.cells
+    L, H = attention.weights.shape[:2]
+    height, width = cells.image_size
+    gap = max(1, round(3 * width / 28))
+
+    def view(name: str, label: str, weights: Array, position: str = "") -> HeadView:
+        high, end = head_scale(weights)
+        tiles = pictures.amount_picture(brightness, pictures.spread(weights, cells), high).swapaxes(0, 1)
+        uri = pictures.data_uri(pictures.mosaic(tiles, gap * (tiles.shape[2] // height)))
+        return HeadView(name, label, uri, end, position)
+
+    views = [view("readout", readout, attention.readout)]
+    for patch in range(cells.count) if cells.count <= MOST_VIEWS else [attention.patch]:
+        label = f"the patch in {wording.place(patch, cells.grid)}"
+        views.append(view(f"patch-{patch}", label, attention.from_patch(patch), _css_box(cells, patch)))
+    borders = "".join(
+        f'<use href="#cell-borders-{key}" x="{layer * (width + gap)}" y="{head * (height + gap)}"/>'
+        for head in range(H)
+        for layer in range(L)
     )
+    path = f'<defs><path id="cell-borders-{key}" class="borders" d="{pictures.border_path(cells)}"/></defs>'
+    return {
+        "views": views,
+        "all_patches": cells.count <= MOST_VIEWS,
+        "layers": L,
+        "heads": H,
+        "width": L * (width + gap) - gap,
+        "height": H * (height + gap) - gap,
+        "borders": Markup(path + borders),
+    }
 
 
-def _depth_alt(surveyed: Survey) -> str:
-    distance = surveyed.attention_distance_pixels.mean(axis=1)
-    likeness = surveyed.patch_similarity
-    return (
-        f"Layer by layer: mean attention distance goes from {distance[0]:.1f} to {distance[-1]:.1f} pixels, likeness of"
-        f" patches from {likeness[0]:.2f} to {likeness[-1]:.2f}."
-    )
+def _css_box(cells: Cells, patch: int) -> str:
+    row, column = divmod(patch, cells.grid[1])
+    left, right = (100 * edge / cells.image_size[1] for edge in cells.column_edges[column : column + 2])
+    top, bottom = (100 * edge / cells.image_size[0] for edge in cells.row_edges[row : row + 2])
+    return f"left:{left:.3f}%;top:{top:.3f}%;width:{right - left:.3f}%;height:{bottom - top:.3f}%"
+
+
+# --- tables ------------------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    """A row of a coloured table: cells as (text, style)."""
+
+    name: str
+    cells: list[tuple[str, str]]
+    marked: bool = False
+
+
+def _lens_rows(result: Examination, class_names: Sequence[str]) -> list[Row]:
+    """Return the logit lens: one row per class, one column per layer."""
+    assert result.logit_lens is not None
+    return [
+        Row(
+            class_names[k],
+            [(percent(p) if p >= 0.1 else "", _amount_style(p)) for p in result.logit_lens[:, k].tolist()],
+            marked=k == result.target,
+        )
+        for k in shown_classes(result)
+    ]
+
+
+def _amount_style(share: float) -> str:
+    """Return a step of cividis for light and dark; small shares stay plain, so that the others stand out."""
+    if share < 0.02:
+        return "background:var(--surface)"
+    step = min(8, 1 + int(share * 8))
+    return f"background:var(--amount-{step});color:var(--on-amount-{'low' if step <= 4 else 'high'})"
+
+
+def _head_rows(result: Examination) -> list[Row]:
+    """Return the effect of removing each head: one row per head, one column per layer."""
+    assert result.head_effects is not None
+    high = float(np.abs(result.head_effects).max()) or 1.0
+    return [
+        Row(f"head {head}", [(number(value, "+.2f"), _signed_style(value / high)) for value in values])
+        for head, values in enumerate(result.head_effects.T.tolist(), start=1)
+    ]
+
+
+def _signed_style(share: float) -> str:
+    color = "#d9730d" if share > 0 else "#2f6db5"
+    return f"background:color-mix(in srgb, {color} {80 * abs(share):.0f}%, var(--paper))"
