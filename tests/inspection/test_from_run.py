@@ -57,7 +57,7 @@ def test_other_test_images_are_not_compared(make_run, tmp_path) -> None:
 
 
 def test_changed_data_are_an_error_for_a_test_image(make_run, tmp_path) -> None:
-    with pytest.raises(RunError, match="changed since"):
+    with pytest.raises(DataError, match="changed since"):
         look_at_run(make_run("changed", checksums={"digits": "of other files"}), test_index=0, out=tmp_path / "look")
     assert not (tmp_path / "look").exists()
 
