@@ -1,12 +1,13 @@
-"""Running the application: granian, which can time out slow heads, in one process or several.
+"""Run the application with granian, which times out slow request heads, in one or more worker processes.
 
-`serve_runs` blocks until SIGINT or SIGTERM; what is under way then is finished first.
+`serve_runs` blocks until SIGINT or SIGTERM, and then finishes the requests under way.
 """
 
 from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 import socket
 import sys
 import tempfile
@@ -22,21 +23,20 @@ from vitreous.serving.limits import Limits
 from vitreous.serving.security import Gate, check_exposure, is_loopback, read_token
 
 if TYPE_CHECKING:
-    from vitreous.serving.app import Front
+    from vitreous.serving.app import Application
 
-SWITCH_SECONDS = 0.0005  # how soon the engine's thread gets the interpreter back from a busy event loop (default 5 ms)
+SWITCH_SECONDS = 0.0005  # until a busy event loop yields the interpreter to an engine's thread (default 5 ms)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a worker needs to know; it is sent to each of them."""
+    """What every worker is given."""
 
     run_paths: tuple[Path, ...]
     host: str = "127.0.0.1"
     port: int = 8000
     token: str | None = field(default=None, repr=False)
     limits: Limits = field(default_factory=Limits)
-    metrics_folder: Path | None = None  # where workers keep their numbers for each other; None: there is one
 
 
 def serve_runs(
@@ -50,22 +50,28 @@ def serve_runs(
     limits: Limits = Limits(),  # noqa: B008  # frozen
     announce: Callable[[str], None] = print,
 ) -> None:
-    """Serve the runs (none: the models in the box) until told to stop; `workers` is a process a core, at most two."""
+    """Serve the runs (none: the bundled models) until stopped; `workers` defaults to one per core, at most two."""
     require_serve_packages()
-    from vitreous.serving.models import box_runs, export_for_serving
+    from vitreous.serving.metrics import MULTIPROCESS_VARIABLE
+    from vitreous.serving.models import BUNDLED_MODELS, export_for_serving
 
     token = read_token(Path(token_file)) if token_file is not None else None
     check_exposure(host, token, no_auth)
     _check_port(host, port)
-    chosen = list(runs) or box_runs()
-    workers = workers or min(2, available_cores())  # each takes 300 MB; limits are a worker's
+    chosen = list(runs) or [Run.open(name) for name in BUNDLED_MODELS]
+    workers = workers or min(2, available_cores())  # each takes 300 MB; limits are per worker
     announce(f"preparing {', '.join(run.path.name for run in chosen)} (exported and checked the first time only)")
     export_for_serving(chosen)
     address = _address(host, port)
     announce(f"serving on {address}/ (the API: {address}/docs); stop with Ctrl-C")
+    settings = Settings(tuple(run.path for run in chosen), host, port, token, limits)
     with tempfile.TemporaryDirectory(prefix="vitreous-serve-") as folder:
-        shared = Path(folder) if workers > 1 else None
-        _run_granian(Settings(tuple(run.path for run in chosen), host, port, token, limits, shared), workers)
+        if workers > 1:
+            os.environ[MULTIPROCESS_VARIABLE] = folder  # the workers inherit it
+        try:
+            _run_granian(settings, workers)
+        finally:
+            os.environ.pop(MULTIPROCESS_VARIABLE, None)
 
 
 def _address(host: str, port: int) -> str:
@@ -73,7 +79,7 @@ def _address(host: str, port: int) -> str:
 
 
 def require_serve_packages() -> None:
-    for package in ("onnxruntime", "fastapi", "granian", "orjson"):
+    for package in ("onnxruntime", "fastapi", "granian", "orjson", "prometheus_client"):
         try:
             __import__(package)
         except ImportError:
@@ -81,7 +87,7 @@ def require_serve_packages() -> None:
 
 
 def _check_port(host: str, port: int) -> None:
-    """A sentence now rather than a worker's traceback later."""
+    """Raise a ConfigError now rather than let a worker fail with a traceback."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -89,7 +95,7 @@ def _check_port(host: str, port: int) -> None:
             probe.bind(address)
     except OSError as error:
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port or --host"
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or --host"
         ) from None
 
 
@@ -100,10 +106,10 @@ def _run_granian(settings: Settings, workers: int) -> None:
     from granian.server import Server
 
     limits = settings.limits
-    # fork would carry torch's and ONNX Runtime's thread pools over as dead weight
+    # the thread pools of torch and ONNX Runtime do not survive a fork
     multiprocessing.set_start_method("spawn", force=True)
     server = Server(
-        "vitreous.serving.server",  # not looked at: the loader below makes the application
+        "vitreous.serving.server",  # not imported: the loader below makes the application
         address=settings.host,
         port=settings.port,
         interface=Interfaces.ASGI,
@@ -123,8 +129,8 @@ def _run_granian(settings: Settings, workers: int) -> None:
     server.serve(target_loader=functools.partial(load_app, settings), wrap_loader=False)
 
 
-def load_app(settings: Settings) -> Front:
-    """In a worker: open the runs, load the graphs, make the application."""
+def load_app(settings: Settings) -> Application:
+    """Open the runs, load the graphs and build the application, in a worker."""
     import torch
 
     from vitreous.serving.app import create_app
@@ -136,8 +142,8 @@ def load_app(settings: Settings) -> Front:
     torch.set_num_threads(1)
     sys.setswitchinterval(SWITCH_SECONDS)
     runs = [Run.open(path) for path in settings.run_paths]
-    metrics = Metrics(settings.metrics_folder)
+    metrics = Metrics()
     local = is_loopback(settings.host)
-    models = load_models(runs, settings.limits, metrics, tell_paths=local)
+    models = load_models(runs, settings.limits, metrics, show_paths=local)
     service, gate = Service(models, settings.limits, metrics), Gate(settings.token, loopback_only=local)
     return create_app(service, gate, _address(settings.host, settings.port))
