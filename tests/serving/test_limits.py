@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from vitreous.serving import models as serve_models
-from vitreous.serving.engine import Engine, LoopEngine, ThreadEngine
+from vitreous.serving.engine import Engine, make_engine
 from vitreous.serving.limits import Limits
 from vitreous.serving.responses import Problem
 
@@ -83,7 +82,7 @@ def test_slow_responses_are_504(make_client: Make, monkeypatch: pytest.MonkeyPat
         await asyncio.sleep(60)
         return pixels
 
-    monkeypatch.setattr(LoopEngine, "predict", never)
+    monkeypatch.setattr(Engine, "predict", never)
     response = client.post("/v1/predict", json={"pixels": digits[0].tolist()})
     assert response.status_code == 504
     monkeypatch.setattr("vitreous.serving.look.look", lambda *_: time.sleep(1))
@@ -158,17 +157,19 @@ def image(value: int, count: int = 1) -> np.ndarray:
     return np.full((count, 1, 1, 1), value, np.uint8)
 
 
-@pytest.fixture(params=[LoopEngine, ThreadEngine])
-def kind(request: pytest.FixtureRequest) -> type[Engine]:
-    return request.param
+@pytest.fixture(params=[False, True], ids=["loop", "thread"])
+def new_engine(request: pytest.FixtureRequest) -> Callable[..., Engine]:
+    def make(session: Session, batch_images: int = 16, **limits: Any) -> Engine:
+        return Engine(session, Limits(**limits), batch_images, lambda count: None, in_thread=request.param)
+
+    return make
 
 
-def test_requests_share_batches_and_get_their_own_results(kind: type[Engine]) -> None:
+def test_requests_share_batches_and_get_their_own_results(new_engine: Callable[..., Engine]) -> None:
     session = Session(0.01)
 
     async def predict() -> list[np.ndarray]:
-        engine = kind(session, Limits(), 16, lambda count: None)
-        engine.start()
+        engine = new_engine(session)
         results = await asyncio.gather(*(engine.predict(image(value, 1 + value % 3)) for value in range(14, 64)))
         engine.stop()
         assert engine.waiting == 0
@@ -180,10 +181,9 @@ def test_requests_share_batches_and_get_their_own_results(kind: type[Engine]) ->
     assert len(session.batches) < 25  # 100 images in 50 requests
 
 
-def test_a_failing_image_fails_alone(kind: type[Engine]) -> None:
+def test_a_failing_image_fails_alone(new_engine: Callable[..., Engine]) -> None:
     async def predict() -> list[Any]:
-        engine = kind(Session(), Limits(), 16, lambda count: None)
-        engine.start()
+        engine = new_engine(Session())
         values = (1, 13, 2, 3)
         results = await asyncio.gather(*(engine.predict(image(value)) for value in values), return_exceptions=True)
         again = await engine.predict(image(9))
@@ -195,10 +195,9 @@ def test_a_failing_image_fails_alone(kind: type[Engine]) -> None:
     assert [response.tolist() for response in (first, *others)] == [[[1]], [[2]], [[3]], [[9]]]
 
 
-def test_a_full_queue_responds_429_and_recovers(kind: type[Engine]) -> None:
+def test_a_full_queue_responds_429_and_recovers(new_engine: Callable[..., Engine]) -> None:
     async def predict() -> None:
-        engine = kind(Session(0.001), Limits(queue_images=10), 4, lambda count: None)
-        engine.start()
+        engine = new_engine(Session(0.001), batch_images=4, queue_images=10)
         results = await asyncio.gather(*(engine.predict(image(1)) for _ in range(15)), return_exceptions=True)
         refused = [response for response in results if isinstance(response, Problem)]
         assert [problem.status for problem in refused] == [429] * 5
@@ -210,12 +209,11 @@ def test_a_full_queue_responds_429_and_recovers(kind: type[Engine]) -> None:
     asyncio.run(predict())
 
 
-def test_a_cancelled_request_is_not_computed(kind: type[Engine]) -> None:
+def test_a_cancelled_request_is_not_computed(new_engine: Callable[..., Engine]) -> None:
     session = Session(0.05)
 
     async def predict() -> None:
-        engine = kind(session, Limits(), 1, lambda count: None)
-        engine.start()
+        engine = new_engine(session, batch_images=1)
         first = asyncio.create_task(engine.predict(image(1)))
         second = asyncio.create_task(engine.predict(image(2)))
         await asyncio.sleep(0)
@@ -232,11 +230,11 @@ def test_a_cancelled_request_is_not_computed(kind: type[Engine]) -> None:
 
 def test_a_model_that_mixes_its_batch_gets_one_image_at_a_time() -> None:
     session = Session()
-    engine = serve_models.make_engine(session, (1, 1, 1), Limits(), lambda count: None, one_at_a_time=True)
+    engine = make_engine(session, (1, 1, 1), Limits(), lambda count: None, one_at_a_time=True)
     session.batches.clear()
     assert engine._run(image(5, 3)).tolist() == [[5]] * 3
     assert session.batches == [1, 1, 1]
 
 
 def test_a_slow_model_gets_a_thread() -> None:
-    assert isinstance(serve_models.make_engine(Session(0.01), (1, 1, 1), Limits(), lambda count: None), ThreadEngine)
+    assert make_engine(Session(0.01), (1, 1, 1), Limits(), lambda count: None).in_thread

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import PurePosixPath
+from mimetypes import MimeTypes
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -23,7 +23,7 @@ import vitreous
 from vitreous.serving import contract, docs, security
 from vitreous.serving.contract import FROM_BODY, FROM_LOAD
 from vitreous.serving.metrics import REFRESH_SECONDS, Metrics
-from vitreous.serving.pages import MEDIA_TYPES, page_files
+from vitreous.serving.pages import page_files
 from vitreous.serving.reading import Message, Receive
 from vitreous.serving.responses import TEXT, ApiResponse, Problem
 from vitreous.serving.service import Service
@@ -31,6 +31,7 @@ from vitreous.serving.service import Service
 Scope = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 _log = logging.getLogger("vitreous.serving")
+_MEDIA_TYPES = MimeTypes()  # Python's own table; mimetypes.guess_type would also read the machine's
 _DETAILS = {
     404: "there is nothing at this address; /docs lists the addresses",
     405: "this address does not accept this method; /docs lists the methods",
@@ -42,7 +43,6 @@ def create_app(service: Service, gate: security.Gate, address: str = "http://127
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.start()
         refreshing = asyncio.create_task(_refresh_gauges(service.metrics))
         yield
         refreshing.cancel()
@@ -104,9 +104,9 @@ def _add_api(app: FastAPI, service: Service) -> None:
 
         app.add_api_route(path, endpoint, summary=summary, responses=contract.responses(model, summary, *statuses))
 
-    add("/v1/models", "List the models.", service.list_models, contract.Models)
-    add("/v1/samples", "Return test images to start with.", service.samples, contract.Samples)
-    add("/healthz", "Report that the server is alive.", service.health, contract.Status)
+    add("/v1/models", "List the models.", lambda: service.models_json, contract.Models)
+    add("/v1/samples", "Return test images to start with.", lambda: service.samples_json, contract.Samples)
+    add("/healthz", "Report that the server is alive.", lambda: b'{"status":"alive"}', contract.Status)
     add("/readyz", "Report whether the server can predict now.", service.readiness, contract.Status, 503)
 
     text: contract.Responses = {200: {"description": "Metrics.", "content": {"text/plain": {}}}}
@@ -118,26 +118,26 @@ def _add_api(app: FastAPI, service: Service) -> None:
 
 def _add_pages(app: FastAPI, address: str) -> None:
     """Serve the page's files from memory: a request's path is looked up among their names, never on disk."""
-    docs_page = docs.render(app.openapi(), address).encode()
 
-    def add(path: str, content: bytes, suffix: str) -> None:
+    def add(path: str, content: bytes, name: str) -> None:
+        media_type, _ = _MEDIA_TYPES.guess_type(name)
         etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         headers = {"etag": etag, "cache-control": "no-cache"}  # cached, and revalidated each time
 
         async def endpoint(request: Request) -> Response:
             if request.headers.get("if-none-match") == etag:
                 return Response(status_code=304, headers=headers)
-            return Response(content, media_type=MEDIA_TYPES[suffix], headers=headers)
+            return Response(content, media_type=media_type, headers=headers)
 
         app.add_route(path, endpoint, methods=["GET"], include_in_schema=False)  # Starlette adds HEAD
 
     for name, content in page_files().items():
-        add(f"/{name}", content, PurePosixPath(name).suffix)
+        add(f"/{name}", content, name)
         if name == "index.html":
-            add("/", content, ".html")
-    add("/docs", docs_page, ".html")
-    add("/docs.css", docs.stylesheet(), ".css")
-    add("/engine.json", b'{"engine": "http"}', ".json")
+            add("/", content, name)
+    add("/docs", docs.render(app.openapi(), address).encode(), "docs.html")
+    add("/docs.css", docs.stylesheet(), "docs.css")
+    add("/engine.json", b'{"engine": "http"}', "engine.json")
 
 
 async def _to_problem(_: Request, error: Exception) -> Response:
@@ -188,5 +188,5 @@ class Application:
                 await fault.response()(scope, receive, send_guarded)
         finally:
             metrics = self.service.metrics
-            metrics.requests.labels(route, sent_status).inc()
+            metrics.requests(route, sent_status).inc()
             metrics.seconds.observe(time.perf_counter() - start)

@@ -9,13 +9,10 @@ than one worker with two threads.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import queue
-import threading
 import time
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,27 +62,28 @@ class Job:
 Outcome = tuple[Job, np.ndarray | Exception]
 
 
-class Engine(ABC):
-    """One model's bounded queue. `waiting` counts submitted images without a result; only the event loop changes it."""
+class Engine:
+    """One model's bounded queue. All state belongs to the event loop; only `_outcomes` may run in the thread."""
 
-    def __init__(self, session: Any, limits: Limits, batch_images: int, count_batch: Callable[[int], None]):
-        self.session, self.limits, self.batch_images = session, limits, batch_images
-        self._count_batch = count_batch
-        self.waiting = 0
-
-    def start(self) -> None:
-        """Accept jobs from the running event loop."""
-        self._loop = asyncio.get_running_loop()
-
-    @abstractmethod
-    def stop(self) -> None: ...
+    def __init__(
+        self, session: Any, limits: Limits, batch_images: int, count_batch: Callable[[int], None], *, in_thread: bool
+    ):
+        self.session, self.limits, self.batch_images, self._count_batch = session, limits, batch_images, count_batch
+        self._executor = ThreadPoolExecutor(1, "vitreous-engine") if in_thread else None
+        self._jobs: deque[Job] = deque()
+        self._is_running = False  # a batch is scheduled or running
+        self.waiting = 0  # images submitted that have no result yet
+        self.is_alive = True
 
     @property
-    @abstractmethod
-    def is_alive(self) -> bool: ...
+    def in_thread(self) -> bool:
+        return self._executor is not None
 
-    @abstractmethod
-    def _submit(self, job: Job) -> None: ...
+    def stop(self) -> None:
+        """Finish the running batch, then end the thread."""
+        self.is_alive = False
+        if self._executor is not None:
+            self._executor.shutdown()
 
     def check_room(self, images: int) -> None:
         if self.waiting + images > self.limits.queue_images:
@@ -95,13 +93,43 @@ class Engine(ABC):
     async def predict(self, pixels: Pixels) -> np.ndarray:
         """Return the probabilities (B, classes); raise a Problem 429 when too many images are waiting."""
         self.check_room(len(pixels))
-        job = Job(pixels, self._loop.create_future())
+        loop = asyncio.get_running_loop()
+        job = Job(pixels, loop.create_future())
+        self._jobs.append(job)
         self.waiting += len(pixels)
+        if not self._is_running:
+            self._is_running = True
+            loop.call_soon(self._run_next, loop)  # jobs submitted in this iteration of the loop join the batch
         try:
-            self._submit(job)
             return await job.future
         finally:
             self.waiting -= len(pixels)
+
+    def _run_next(self, loop: asyncio.AbstractEventLoop) -> None:
+        jobs: list[Job] = []
+        images = 0
+        while self._jobs and (not jobs or images + len(self._jobs[0].pixels) <= self.batch_images):
+            job = self._jobs.popleft()
+            if not job.future.done():  # done: its request was cancelled
+                jobs.append(job)
+                images += len(job.pixels)
+        if self._executor is None or not jobs:
+            self._finish(self._outcomes(jobs) if jobs else [], loop)
+        else:
+            running = loop.run_in_executor(self._executor, self._outcomes, jobs)
+            running.add_done_callback(lambda done: self._finish(done.result(), loop))
+
+    def _finish(self, outcomes: list[Outcome], loop: asyncio.AbstractEventLoop) -> None:
+        for job, outcome in outcomes:
+            if job.future.done():
+                continue
+            if isinstance(outcome, Exception):
+                job.future.set_exception(outcome)
+            else:
+                job.future.set_result(outcome)
+        self._is_running = bool(self._jobs)
+        if self._jobs:
+            loop.call_soon(self._run_next, loop)  # after whatever else the loop has to do
 
     def _outcomes(self, jobs: list[Job]) -> list[Outcome]:
         """Run jobs together; if that fails, run each alone, so that only the job at fault fails."""
@@ -134,110 +162,8 @@ def make_engine(
     *,
     one_at_a_time: bool = False,
 ) -> Engine:
-    """Choose the engine by the measured speed of the model."""
+    """Choose the thread and the batch size by the measured speed of the model."""
     seconds = seconds_per_image(session, shape)
-    most = 1 if one_at_a_time else limits.batch_images
-    if seconds <= FAST_SECONDS:
-        return LoopEngine(session, limits, max(1, min(most, int(FAST_SECONDS / seconds))), count_batch)
-    return ThreadEngine(session, limits, most, count_batch)
-
-
-class LoopEngine(Engine):
-    """Runs on the event loop: the jobs submitted in one iteration of the loop are the next batch."""
-
-    is_alive = False
-
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
-        self._jobs: deque[Job] = deque()
-
-    def start(self) -> None:
-        super().start()
-        self.is_alive = True
-
-    def stop(self) -> None:
-        self.is_alive = False
-
-    def _submit(self, job: Job) -> None:
-        self._jobs.append(job)
-        if len(self._jobs) > 1:  # _flush is scheduled already
-            return
-        if self.limits.gather_seconds:
-            self._loop.call_later(self.limits.gather_seconds, self._flush)
-        else:
-            self._loop.call_soon(self._flush)
-
-    def _flush(self) -> None:
-        jobs: list[Job] = []
-        images = 0
-        while self._jobs and (not jobs or images + len(self._jobs[0].pixels) <= self.batch_images):
-            job = self._jobs.popleft()
-            if not job.future.done():  # done: its request was cancelled
-                jobs.append(job)
-                images += len(job.pixels)
-        if jobs:
-            _resolve(self._outcomes(jobs))
-        if self._jobs:
-            self._loop.call_soon(self._flush)  # after whatever else the loop has to do
-
-
-class ThreadEngine(Engine):
-    """Runs in its own thread: the next batch gathers while the model runs."""
-
-    def __init__(self, *arguments: Any):
-        super().__init__(*arguments)
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # bounded by `waiting`; None ends the thread
-        self._thread = threading.Thread(target=self._work, name="vitreous-engine", daemon=True)
-
-    def start(self) -> None:
-        super().start()
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Finish the queued jobs, then end the thread."""
-        if self._thread.is_alive():
-            self._jobs.put(None)
-            self._thread.join(self.limits.response_seconds)
-
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def _submit(self, job: Job) -> None:
-        self._jobs.put(job)
-
-    def _work(self) -> None:
-        ended = False
-        while not ended and (first := self._jobs.get()) is not None:
-            jobs, ended = self._gather(first)
-            wanted = [job for job in jobs if not job.future.done()]
-            if wanted:
-                outcomes = self._outcomes(wanted)
-                with contextlib.suppress(RuntimeError):  # the loop was closed: no request is waiting
-                    self._loop.call_soon_threadsafe(_resolve, outcomes)  # one wake-up per batch
-
-    def _gather(self, first: Job) -> tuple[list[Job], bool]:
-        """Return the next batch, and whether it is the last."""
-        jobs, images = [first], len(first.pixels)
-        deadline = time.monotonic() + self.limits.gather_seconds
-        while images < self.batch_images:
-            try:
-                remaining = deadline - time.monotonic() if self.limits.gather_seconds else 0.0
-                job = self._jobs.get(timeout=remaining) if remaining > 0 else self._jobs.get_nowait()
-            except queue.Empty:
-                break
-            if job is None:
-                return jobs, True
-            jobs.append(job)
-            images += len(job.pixels)
-        return jobs, False
-
-
-def _resolve(outcomes: list[Outcome]) -> None:
-    for job, outcome in outcomes:
-        if job.future.done():
-            continue
-        if isinstance(outcome, Exception):
-            job.future.set_exception(outcome)
-        else:
-            job.future.set_result(outcome)
+    is_slow = seconds > FAST_SECONDS
+    batch_images = limits.batch_images if is_slow else min(limits.batch_images, int(FAST_SECONDS / seconds))
+    return Engine(session, limits, 1 if one_at_a_time else batch_images, count_batch, in_thread=is_slow)

@@ -21,7 +21,6 @@ class Limits:
     response_seconds: float = 20.0  # from the last byte of the body to the response; longer: 504
     retry_seconds: int = 1  # in Retry-After
     batch_images: int = 16  # per run of a model; measured: larger batches are no cheaper per image
-    gather_seconds: float = 0.0  # how long a batch waits for more images when the model is free
     decodes: int = 64  # requests with large images, waiting for a thread; more: 429
     heavy_pixels: int = 2_000_000  # larger images are decoded one at a time: decoding takes 40 bytes per pixel
     small_body_bytes: int = 64 * 1024  # decoded on the event loop; larger ones in a thread

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import softmax
 
 from vitreous.config import ViTConfig
 from vitreous.serving.contract import WANTS, LookRequest
 from vitreous.serving.limits import Limits
-from vitreous.serving.models import ServedModel
+from vitreous.serving.models import ServedModel, input_shape
 from vitreous.serving.responses import Problem
 
 _LARGE = ("attention", "queries", "keys", "values")  # thousands of numbers each
@@ -58,7 +59,7 @@ def check_request(request: LookRequest, model: ServedModel, limits: Limits) -> L
 
 
 def _pixels(encoded: str, model: ServedModel) -> np.ndarray:
-    shape = model.input_shape
+    shape = input_shape(model.run)
     expected = f"`pixels` must be base64 of {np.prod(shape)} bytes: channels × rows × columns {shape}"
     try:
         raw = base64.b64decode(encoded, validate=True)
@@ -111,7 +112,7 @@ def look(model: ServedModel, inputs: LookInputs) -> dict[str, Any]:
     arrays = {name: value[0] for name, value in zip(outputs, values, strict=True)}
     found = {name: _shortened(array) if name in _LARGE else array for name, array in arrays.items() if name in keys}
     if "lens" in keys:
-        found["lens"] = _softmax(arrays["lens"])
+        found["lens"] = softmax(arrays["lens"], axis=-1)
     if "rollout" in keys:
         found["rollout"] = _rollout(arrays["attention"], config, inputs.token_mask)
     if "patch_removal" in keys:
@@ -123,11 +124,6 @@ def look(model: ServedModel, inputs: LookInputs) -> dict[str, Any]:
 
 def _keys(want: str) -> tuple[str, ...]:
     return ("queries", "keys", "values") if want == "qkv" else (want,)
-
-
-def _softmax(logits: np.ndarray) -> np.ndarray:
-    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return exponentials / exponentials.sum(axis=-1, keepdims=True)
 
 
 def _shortened(values: np.ndarray) -> np.ndarray:

@@ -9,16 +9,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -31,19 +25,17 @@ disable_created_metrics()  # a timestamp series beside every counter, which mult
 
 class Metrics:
     def __init__(self) -> None:
-        self._own = CollectorRegistry()
-        self._reported = self._own
+        own = self._own = self._reported = CollectorRegistry()
         self._gauges: list[tuple[Gauge, Callable[[], float]]] = []
-        self.requests = Counter("vitreous_requests", "Requests responded to.", ["route", "status"], registry=self._own)
-        self.images = Counter("vitreous_images", "Images sent to a model.", ["model", "outcome"], registry=self._own)
+        requests = Counter("vitreous_requests", "Requests responded to.", ["route", "status"], registry=own)
+        images = Counter("vitreous_images", "Images sent to a model.", ["model", "outcome"], registry=own)
+        # cached: looking up labels costs as much as counting
+        self.requests, self.images = cache(requests.labels), cache(images.labels)
         self.seconds = Histogram(
-            "vitreous_request_seconds",
-            "Time from the head of a request to its response.",
-            registry=self._own,
-            buckets=_SECONDS,
+            "vitreous_request_seconds", "Seconds from request head to response.", buckets=_SECONDS, registry=own
         )
         self.batch_images = Histogram(
-            "vitreous_batch_images", "Images per run of a model.", registry=self._own, buckets=_IMAGES
+            "vitreous_batch_images", "Images per run of a model.", buckets=_IMAGES, registry=own
         )
         self.add_gauge("vitreous_resident_bytes", "Resident memory.", resident_bytes)
         folder = os.environ.get(MULTIPROCESS_VARIABLE)
@@ -57,11 +49,6 @@ class Metrics:
         """Sum `read()` over the live workers; a callback alone would only be seen by the worker that is asked."""
         gauge = Gauge(name, description, registry=self._own, multiprocess_mode="livesum")
         self._gauges.append((gauge, read))
-
-    def count_images(self, model: str, *, predicted: int, refused: int) -> None:
-        self.images.labels(model, "predicted").inc(predicted)
-        if refused:
-            self.images.labels(model, "refused").inc(refused)
 
     def refresh_gauges(self) -> None:
         for gauge, read in self._gauges:

@@ -38,10 +38,6 @@ class ServedModel:
         config = self.run.config.model
         return config if isinstance(config, ViTConfig) else None
 
-    @property
-    def input_shape(self) -> tuple[int, int, int]:
-        return input_shape(self.run)
-
     @cached_property
     def full(self) -> Any:
         """The session of the full graph, opened when first needed."""
@@ -83,10 +79,8 @@ def load_models(runs: Sequence[Run], limits: Limits, metrics: Metrics, *, show_p
         if show_paths and not run.path.resolve().is_relative_to(BUNDLED):
             entry["run"] = str(run.path)
         kind = run.config.model.kind
-        one_at_a_time = kind in MIXES_ITS_BATCH
-        engine = make_engine(
-            session, input_shape(run), limits, metrics.batch_images.observe, one_at_a_time=one_at_a_time
-        )
+        count_batch, one_at_a_time = metrics.batch_images.observe, kind in MIXES_ITS_BATCH
+        engine = make_engine(session, input_shape(run), limits, count_batch, one_at_a_time=one_at_a_time)
         full_path = onnx_for_serving(run, full=True) if kind == "vit" else None
         models[model_id] = ServedModel(model_id, run, entry, engine, full_path)
     return models

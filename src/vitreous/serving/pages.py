@@ -7,19 +7,7 @@ from pathlib import Path
 from vitreous.reports.pages import stylesheet
 
 PAGE = Path(__file__).with_name("page")
-MEDIA_TYPES = {
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".mjs": "text/javascript",
-    ".css": "text/css",
-    ".json": "application/json",
-    ".webmanifest": "application/manifest+json",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".ico": "image/x-icon",
-    ".woff2": "font/woff2",
-    ".txt": "text/plain",
-}
+SUFFIXES = {".html", ".js", ".mjs", ".css", ".json", ".webmanifest", ".svg", ".png", ".ico", ".txt"}
 
 
 def page_files() -> dict[str, bytes]:
@@ -33,7 +21,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     return {
         name.as_posix(): path.read_bytes()
         for name, path in paths.items()
-        if path.suffix in MEDIA_TYPES
+        if path.suffix in SUFFIXES
         and path.is_file()
         and not path.is_symlink()
         and not any(part.startswith(".") for part in name.parts)

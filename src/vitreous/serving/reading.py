@@ -27,12 +27,15 @@ LONGEST_MODEL_ID = 200
 _DECODING_HEAVY = threading.Lock()
 
 
-@dataclass(frozen=True)
+@dataclass
 class Upload:
     """One image as it was sent: the bytes of a file, or an array of grey or colour levels."""
 
     name: str
     content: bytes | np.ndarray
+
+    def __post_init__(self) -> None:
+        self.declared_pixels = _declared_pixels(self.content)
 
 
 @dataclass(frozen=True)
@@ -55,19 +58,25 @@ class BodyReader:
     async def read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes:
         """Return a complete body; it counts towards the budget until it is given to `release`."""
         self._check_head(headers)
-        deadline = asyncio.get_running_loop().time() + self._limits.body_seconds
         chunks: list[bytes] = []
         size, more = 0, True
         try:
-            while more:
-                message = await self._next(receive, deadline)
-                chunks.append(message.get("body", b""))
-                more = message.get("more_body", False)
-                size += len(chunks[-1])
-                self.total_bytes += len(chunks[-1])
-                self._check_size(size)
-        except BaseException:
+            async with asyncio.timeout(self._limits.body_seconds):
+                while more:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Problem(400, "the client closed the connection before its body was complete")
+                    chunks.append(message.get("body", b""))
+                    more = message.get("more_body", False)
+                    size += len(chunks[-1])
+                    self.total_bytes += len(chunks[-1])
+                    self._check_size(size)
+        except BaseException as error:
             self.total_bytes -= size
+            if isinstance(error, TimeoutError):
+                detail = f"the body did not arrive within {self._limits.body_seconds:g} s"
+                # close the connection, too: nothing else is read from a client this slow
+                raise Problem(408, detail, ((b"connection", b"close"),)) from None
             raise
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
@@ -87,18 +96,6 @@ class BodyReader:
             raise Problem(413, f"the body is larger than the limit of {self._limits.body_bytes} bytes")
         if self.total_bytes > self._limits.bodies_bytes:
             raise busy(503, "the server has no memory left for another body; try again", self._limits.retry_seconds)
-
-    async def _next(self, receive: Receive, deadline: float) -> Message:
-        try:
-            async with asyncio.timeout_at(deadline):
-                message = await receive()
-        except TimeoutError:
-            detail = f"the body did not arrive within {self._limits.body_seconds:g} s"
-            # close the connection, too: nothing else is read from a client this slow
-            raise Problem(408, detail, ((b"connection", b"close"),)) from None
-        if message["type"] == "http.disconnect":
-            raise Problem(400, "the client closed the connection before its body was complete")
-        return message
 
 
 # --- from the body to images -------------------------------------------------------------------------------------
@@ -164,11 +161,11 @@ def is_small(uploads: list[Upload], body: bytes, limits: Limits) -> bool:
     """Whether decoding takes less time than waking a thread."""
     if len(body) > limits.small_body_bytes or len(uploads) > 4:
         return False
-    return all(_declared_pixels(upload.content) <= limits.small_pixels for upload in uploads)
+    return all(upload.declared_pixels <= limits.small_pixels for upload in uploads)
 
 
 def prepare(upload: Upload, preprocessing: Preprocessing, limits: Limits) -> PreparedImage | ImageProblem:
-    name, pixels = upload.name, _declared_pixels(upload.content)
+    name, pixels = upload.name, upload.declared_pixels
     if pixels > limits.most_pixels:
         return ImageProblem(name, f"{name} declares {pixels} pixels; the limit is {limits.most_pixels}")
     try:

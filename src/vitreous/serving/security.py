@@ -7,7 +7,7 @@ import binascii
 import functools
 import hmac
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitreous.errors import ConfigError
@@ -71,7 +71,7 @@ class Gate:
     `loopback_only` refuses other host names: a foreign page could point its own name at this machine (DNS rebinding).
     """
 
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     loopback_only: bool = True
 
     def check(self, path: str, host: bytes, authorization: bytes) -> None:

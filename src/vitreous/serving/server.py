@@ -12,7 +12,6 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,17 +25,6 @@ if TYPE_CHECKING:
     from vitreous.serving.app import Application
 
 SWITCH_SECONDS = 0.0005  # until a busy event loop yields the interpreter to an engine's thread (default 5 ms)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What every worker is given."""
-
-    run_paths: tuple[Path, ...]
-    host: str = "127.0.0.1"
-    port: int = 8000
-    token: str | None = field(default=None, repr=False)
-    limits: Limits = field(default_factory=Limits)
 
 
 def serve_runs(
@@ -62,20 +50,17 @@ def serve_runs(
     workers = workers or min(2, available_cores())  # each takes 300 MB; limits are per worker
     announce(f"preparing {', '.join(run.path.name for run in chosen)} (exported and checked the first time only)")
     export_for_serving(chosen)
-    address = _address(host, port)
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     announce(f"serving on {address}/ (the API: {address}/docs); stop with Ctrl-C")
-    settings = Settings(tuple(run.path for run in chosen), host, port, token, limits)
+    gate = Gate(token, loopback_only=is_loopback(host))
+    loader = functools.partial(load_app, [run.path for run in chosen], gate, limits, address)
     with tempfile.TemporaryDirectory(prefix="vitreous-serve-") as folder:
         if workers > 1:
             os.environ[MULTIPROCESS_VARIABLE] = folder  # the workers inherit it
         try:
-            _run_granian(settings, workers)
+            _run_granian(loader, host, port, workers, limits)
         finally:
             os.environ.pop(MULTIPROCESS_VARIABLE, None)
-
-
-def _address(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def require_serve_packages() -> None:
@@ -99,19 +84,18 @@ def _check_port(host: str, port: int) -> None:
         ) from None
 
 
-def _run_granian(settings: Settings, workers: int) -> None:
+def _run_granian(loader: Callable[[], Application], host: str, port: int, workers: int, limits: Limits) -> None:
     from granian.constants import HTTPModes, Interfaces, Loops, RuntimeModes
     from granian.http import HTTP1Settings
     from granian.log import LogLevels
     from granian.server import Server
 
-    limits = settings.limits
     # the thread pools of torch and ONNX Runtime do not survive a fork
     multiprocessing.set_start_method("spawn", force=True)
     server = Server(
         "vitreous.serving.server",  # not imported: the loader below makes the application
-        address=settings.host,
-        port=settings.port,
+        address=host,
+        port=port,
         interface=Interfaces.ASGI,
         workers=workers,
         runtime_mode=RuntimeModes.st,
@@ -126,10 +110,10 @@ def _run_granian(settings: Settings, workers: int) -> None:
         log_level=LogLevels.warning,
         respawn_failed_workers=True,
     )
-    server.serve(target_loader=functools.partial(load_app, settings), wrap_loader=False)
+    server.serve(target_loader=loader, wrap_loader=False)
 
 
-def load_app(settings: Settings) -> Application:
+def load_app(run_paths: Sequence[Path], gate: Gate, limits: Limits, address: str) -> Application:
     """Open the runs, load the graphs and build the application, in a worker."""
     import torch
 
@@ -141,9 +125,7 @@ def load_app(settings: Settings) -> Application:
     torch.set_flush_denormal(True)
     torch.set_num_threads(1)
     sys.setswitchinterval(SWITCH_SECONDS)
-    runs = [Run.open(path) for path in settings.run_paths]
     metrics = Metrics()
-    local = is_loopback(settings.host)
-    models = load_models(runs, settings.limits, metrics, show_paths=local)
-    service, gate = Service(models, settings.limits, metrics), Gate(settings.token, loopback_only=local)
-    return create_app(service, gate, _address(settings.host, settings.port))
+    runs = [Run.open(path) for path in run_paths]
+    models = load_models(runs, limits, metrics, show_paths=gate.loopback_only)
+    return create_app(Service(models, limits, metrics), gate, address)

@@ -54,18 +54,14 @@ class Service:
         self._decoding = Pool(2, limits.decodes, limits, "decoding")
         self._looking = Pool(1, limits.looks, limits, "looking")
         self._stopping = False
-        self._models_json = orjson.dumps(models_document([model.entry for model in models.values()]))
-        self._samples_json = orjson.dumps(sample_digits(run_for_samples([model.run for model in models.values()])))
+        self.models_json = orjson.dumps(models_document([model.entry for model in models.values()]))
+        self.samples_json = orjson.dumps(sample_digits(run_for_samples([model.run for model in models.values()])))
         metrics.add_gauge(
             "vitreous_waiting_images",
             "Images waiting for a model.",
             lambda: sum(model.engine.waiting for model in models.values()),
         )
         metrics.add_gauge("vitreous_body_bytes", "Bodies in memory.", lambda: self._bodies.total_bytes)
-
-    def start(self) -> None:
-        for model in self.models.values():
-            model.engine.start()
 
     def stop(self) -> None:
         self._stopping = True
@@ -110,7 +106,9 @@ class Service:
         else:
             model, prepared = await self._decoding.run(self._parse_and_prepare, body, content_type, query)
         images = [one for one in prepared if isinstance(one, PreparedImage)]
-        self.metrics.count_images(model.id, predicted=len(images), refused=len(prepared) - len(images))
+        self.metrics.images(model.id, "predicted").inc(len(images))
+        if len(images) < len(prepared):
+            self.metrics.images(model.id, "refused").inc(len(prepared) - len(images))
         if not images:
             raise _nothing_readable([one for one in prepared if isinstance(one, ImageProblem)])
         pixels = np.stack([image.pixels for image in images]) if len(images) > 1 else images[0].pixels[None]
@@ -139,17 +137,6 @@ class Service:
         found = look.look(model, look.check_request(request, model, self.limits))
         contiguous = {key: None if array is None else np.ascontiguousarray(array) for key, array in found.items()}
         return orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY)
-
-    # --- the rest --------------------------------------------------------------------------------------------------
-
-    def list_models(self) -> bytes:
-        return self._models_json
-
-    def samples(self) -> bytes:
-        return self._samples_json
-
-    def health(self) -> bytes:
-        return b'{"status":"alive"}'
 
     def readiness(self) -> bytes:
         dead = [model.id for model in self.models.values() if not model.engine.is_alive]
