@@ -24,7 +24,7 @@ from vitreous.export.graph import ExportError, build_graph
 from vitreous.inspection.cells import patch_cells
 from vitreous.models import build
 from vitreous.runs import Run
-from vitreous.serving import static_page
+from vitreous.serving import pages, static_page
 from vitreous.serving.static_page import export_page
 
 TINY = ViTConfig(dim=16, depth=2, num_heads=2, mlp_dim=24, zero_head=False)
@@ -236,7 +236,7 @@ def page_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (page / ".hidden" / "x.js").write_text("")
     for file in static_page.ORT_WEB.files:
         (engine / file.name).write_bytes(b"engine")
-    monkeypatch.setattr(static_page, "page_files", lambda: static_page.files_in(page))
+    monkeypatch.setattr(static_page, "page_files", lambda: pages.files_in(page))
     monkeypatch.setattr(static_page.sources, "ensure", lambda files: engine)
 
 

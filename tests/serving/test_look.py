@@ -68,7 +68,7 @@ def test_everything(client: TestClient, runs: list[Run], vit: ViT, digits: np.nd
 
 
 def test_masks(client: TestClient, runs: list[Run], vit: ViT, digits: np.ndarray) -> None:
-    heads, patches = [[1, 0], [0, 1]], [1] * 12 + [0] * 4
+    heads, patches = [[True, False], [0, 1.0]], [1] * 12 + [0] * 4
     masked = look_request(digits[1], head_mask=heads, token_mask=patches, relevance_class=3)
     found = client.post("/v1/look", json=masked).json()
     image = runs[0].preprocessing.to_input(torch.from_numpy(digits[1].copy())[None, None])
@@ -135,10 +135,12 @@ def test_only_what_was_wanted(client: TestClient, digits: np.ndarray) -> None:
         ({"pixels": "é"}, "base64"),
         ({"pixels": "AAAA"}, "784"),
         ({"want": ["everything"]}, "want"),
+        ({"want": ["occlusion"]}, "patch_removal"),
         ({"want": "attention"}, "want"),
         ({"head_mask": [[1, 1]]}, "head_mask"),
         ({"head_mask": [[1, 1], [1, 2]]}, "head_mask"),
         ({"head_mask": [[1, 1], [1]]}, "head_mask"),
+        ({"head_mask": [["1", 1], [1, 1]]}, "head_mask"),
         ({"token_mask": [1] * 15}, "token_mask"),
         ({"token_mask": "x"}, "token_mask"),
         ({"relevance_class": 10}, "relevance_class"),

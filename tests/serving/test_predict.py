@@ -36,6 +36,8 @@ def test_many_files_and_another_model(client: TestClient, runs: list[Run], digit
     assert [one["name"] for one in response["predictions"]] == ["0.png", "1.png", "2.png"]
     for one, other in zip(response["predictions"], wanted, strict=True):
         assert one["probabilities"] == pytest.approx(other.probabilities, abs=1e-5)
+    many_fields = "&".join(f"field{number}=1" for number in range(30))
+    assert client.post(f"/v1/predict?{many_fields}&model=tiny-cnn", files=files).json() == response
     by_field = client.post("/v1/predict", files=files, data={"model": "tiny-cnn"}).json()
     assert by_field == response
 

@@ -21,8 +21,7 @@ from starlette.exceptions import HTTPException
 
 import vitreous
 from vitreous.serving import contract, docs, security
-from vitreous.serving.contract import FROM_BODY, FROM_LOAD
-from vitreous.serving.metrics import REFRESH_SECONDS, Metrics
+from vitreous.serving.contract import OF_BODIES
 from vitreous.serving.pages import page_files
 from vitreous.serving.reading import Message, Receive
 from vitreous.serving.responses import TEXT, ApiResponse, Problem
@@ -43,7 +42,7 @@ def create_app(service: Service, gate: security.Gate, address: str = "http://127
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        refreshing = asyncio.create_task(_refresh_gauges(service.metrics))
+        refreshing = asyncio.create_task(service.metrics.refresh_gauges())
         yield
         refreshing.cancel()
         service.stop()
@@ -64,12 +63,6 @@ def create_app(service: Service, gate: security.Gate, address: str = "http://127
     return Application(app, service, gate)
 
 
-async def _refresh_gauges(metrics: Metrics) -> None:
-    while metrics.has_siblings:
-        metrics.refresh_gauges()
-        await asyncio.sleep(REFRESH_SECONDS)
-
-
 def _add_api(app: FastAPI, service: Service) -> None:
     @app.post(
         "/v1/predict",
@@ -80,8 +73,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         responses=contract.responses(
             contract.Predictions,
             "One entry per image, in order; an unreadable image has an `error` and does not affect the others.",
-            *FROM_BODY,
-            *FROM_LOAD,
+            *OF_BODIES,
         ),
     )
     async def predict(
@@ -93,7 +85,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         "/v1/look",
         summary="Look inside a model: attention, logit lens and maps of one image.",
         openapi_extra=contract.request_body({"application/json": contract.LookRequest}),
-        responses=contract.responses(contract.Look, "The wanted arrays.", *FROM_BODY, *FROM_LOAD),
+        responses=contract.responses(contract.Look, "The wanted arrays.", *OF_BODIES),
     )
     async def look(request: Request) -> Response:
         return await service.look(dict(request.scope["headers"]), request.receive)

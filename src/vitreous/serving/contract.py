@@ -20,14 +20,12 @@ WANTS: tuple[Want, ...] = get_args(Want)
 Vector = list[float]
 Matrix = list[Vector]
 LayersAndHeads = list[list[Matrix]]
-Flag = bool | float
+FAIL_FAST = Field(fail_fast=True)  # stop at the first mistake: a hostile body could contain millions
+Flags = Annotated[list[bool | float], FAIL_FAST]
 GrayImage = list[list[Annotated[float, Field(ge=0, le=255)]]]
 ColourImage = list[list[list[Annotated[float, Field(ge=0, le=255)]]]]
 
 MODEL_ID = "the id of a model, as /v1/models lists them; omitted: the first"
-
-
-# --- requests ----------------------------------------------------------------------------------------------------
 
 
 class Request(BaseModel):
@@ -44,13 +42,14 @@ class Request(BaseModel):
             raise Problem(400, f"the body is not JSON: {str(error)[:120]}") from None
         if not isinstance(document, dict):
             raise Problem(422, "the body must be a JSON object")
+        unknown = next((key for key in document if key not in cls.model_fields), None)
+        if unknown is not None:
+            raise Problem(422, f"unknown field {unknown[:60]!r}; the fields are {', '.join(cls.model_fields)}")
         try:
             return cls.model_validate(document)
         except ValidationError as error:
             name = str(error.errors(include_url=False, include_context=False, include_input=False)[0]["loc"][0])
-        if name not in cls.model_fields:
-            raise Problem(422, f"unknown field {name[:60]!r}; the fields are {', '.join(cls.model_fields)}")
-        raise Problem(422, f"`{name}` must be {cls.model_fields[name].description}")
+            raise Problem(422, f"`{name}` must be {cls.model_fields[name].description}") from None
 
 
 class PredictRequest(Request):
@@ -61,23 +60,17 @@ class PredictRequest(Request):
 
 
 class PredictForm(BaseModel):
-    """multipart/form-data; parsed by multipart.py."""
-
-    image: list[bytes] = Field(
-        min_length=1, max_length=Limits.most_images, description="one or more PNG, JPEG, WebP or BMP files"
-    )
+    # multipart.py parses this one
+    image: list[bytes] = Field(min_length=1, max_length=Limits.most_images, description="PNG, JPEG, WebP or BMP files")
     model: str | None = Field(None, description=MODEL_ID)
 
 
 class LookRequest(Request):
     pixels: str = Field(description="base64 of uint8 channels × rows × columns, at the model's size")
-    head_mask: list[list[Flag]] | None = Field(None, description="null, or 0s and 1s: layers × heads")
-    token_mask: list[Flag] | None = Field(None, description="null, or 0s and 1s: one per patch")
+    head_mask: Annotated[list[Flags], FAIL_FAST] | None = Field(None, description="null, or 0s and 1s: layers × heads")
+    token_mask: Flags | None = Field(None, description="null, or 0s and 1s: one per patch")
     relevance_class: int | None = Field(None, description="null (the predicted class), or the index of a class")
-    want: list[Want] = Field(["probabilities"], description=f"a list of: {', '.join(WANTS)}")
-
-
-# --- responses ---------------------------------------------------------------------------------------------------
+    want: Annotated[list[Want], FAIL_FAST] = Field(["probabilities"], description=f"a list of: {', '.join(WANTS)}")
 
 
 class Prediction(BaseModel):
@@ -104,9 +97,7 @@ class Look(BaseModel):
     keys: LayersAndHeads | None = None
     values: LayersAndHeads | None = None
     rollout: Vector | None = Field(None, description="patches")
-    patch_removal: Vector | None = Field(
-        None, description="patches: the probability that the predicted class loses without each patch's token"
-    )
+    patch_removal: Vector | None = Field(None, description="patches: probability lost without each patch's token")
     relevance: Vector | None = Field(None, description="patches")
 
 
@@ -135,8 +126,6 @@ class ProblemDocument(BaseModel):
     detail: str
 
 
-# --- OpenAPI -----------------------------------------------------------------------------------------------------
-
 _PROBLEMS = {
     400: "The body cannot be parsed.",
     401: "A token is required.",
@@ -150,7 +139,7 @@ _PROBLEMS = {
     503: "The server is busy or stopping; try again after Retry-After.",
     504: "The request took too long.",
 }
-FROM_BODY, FROM_LOAD = (400, 408, 413, 415, 422), (429, 503, 504)
+OF_BODIES = (400, 408, 413, 415, 422, 429, 503, 504)
 
 
 def problems(*statuses: int) -> Responses:

@@ -9,7 +9,7 @@ than one worker with two threads.
 from __future__ import annotations
 
 import asyncio
-import time
+import timeit
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from vitreous.errors import MissingExtraError
 from vitreous.serving.limits import Limits
 from vitreous.serving.responses import busy
 
@@ -29,10 +28,8 @@ Pixels = np.ndarray  # uint8 (B, C, height, width)
 
 def open_session(path: Path) -> Any:
     """Open an ONNX Runtime session with one thread that does not spin while it waits."""
-    try:
-        import onnxruntime as ort
-    except ImportError:
-        raise MissingExtraError("onnxruntime", "serve", "serving") from None
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3
@@ -44,13 +41,8 @@ def open_session(path: Path) -> Any:
 
 def seconds_per_image(session: Any, shape: tuple[int, int, int]) -> float:
     """Measure one image (C, height, width), the best of eight runs, which also warms up the session."""
-    pixels = np.zeros((1, *shape), np.float32)
-    best = float("inf")
-    for _ in range(8):
-        start = time.perf_counter()
-        session.run(["probabilities"], {"pixels": pixels})
-        best = min(best, time.perf_counter() - start)
-    return best
+    feeds = {"pixels": np.zeros((1, *shape), np.float32)}
+    return min(timeit.repeat(lambda: session.run(["probabilities"], feeds), number=1, repeat=8))
 
 
 @dataclass(eq=False)
@@ -69,21 +61,16 @@ class Engine:
         self, session: Any, limits: Limits, batch_images: int, count_batch: Callable[[int], None], *, in_thread: bool
     ):
         self.session, self.limits, self.batch_images, self._count_batch = session, limits, batch_images, count_batch
-        self._executor = ThreadPoolExecutor(1, "vitreous-engine") if in_thread else None
+        self.in_thread, self._executor = in_thread, ThreadPoolExecutor(1, "vitreous-engine")
         self._jobs: deque[Job] = deque()
         self._is_running = False  # a batch is scheduled or running
         self.waiting = 0  # images submitted that have no result yet
         self.is_alive = True
 
-    @property
-    def in_thread(self) -> bool:
-        return self._executor is not None
-
     def stop(self) -> None:
         """Finish the running batch, then end the thread."""
         self.is_alive = False
-        if self._executor is not None:
-            self._executor.shutdown()
+        self._executor.shutdown()
 
     def check_room(self, images: int) -> None:
         if self.waiting + images > self.limits.queue_images:
@@ -113,11 +100,11 @@ class Engine:
             if not job.future.done():  # done: its request was cancelled
                 jobs.append(job)
                 images += len(job.pixels)
-        if self._executor is None or not jobs:
-            self._finish(self._outcomes(jobs) if jobs else [], loop)
-        else:
+        if self.in_thread and jobs:
             running = loop.run_in_executor(self._executor, self._outcomes, jobs)
             running.add_done_callback(lambda done: self._finish(done.result(), loop))
+        else:
+            self._finish(self._outcomes(jobs) if jobs else [], loop)
 
     def _finish(self, outcomes: list[Outcome], loop: asyncio.AbstractEventLoop) -> None:
         for job, outcome in outcomes:

@@ -6,7 +6,6 @@ Shapes: L layers, H heads, P patches, N tokens (the class token first, if the mo
 from __future__ import annotations
 
 import base64
-import binascii
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +18,7 @@ from vitreous.serving.limits import Limits
 from vitreous.serving.models import ServedModel, input_shape
 from vitreous.serving.responses import Problem
 
+_KEYS = {"qkv": ("queries", "keys", "values")}  # in the response; other wants are their own key
 _LARGE = ("attention", "queries", "keys", "values")  # thousands of numbers each
 _DIGITS = 5  # significant digits of those
 _COMPUTED = ("rollout", "patch_removal", "relevance")  # here; the other arrays are outputs of the ONNX graph
@@ -52,9 +52,7 @@ def check_request(request: LookRequest, model: ServedModel, limits: Limits) -> L
     head_mask = _mask(request.head_mask, (config.depth, config.num_heads), "head_mask", "layers × heads")
     token_mask = _mask(request.token_mask, (config.num_patches,), "token_mask", "one per patch")
     if token_mask is not None and not config.has_class_token and not token_mask.any():
-        raise Problem(
-            422, "`token_mask` removes every token: this model has no class token, so keep at least one patch"
-        )
+        raise Problem(422, "`token_mask` must keep at least one patch: this model has no class token")
     return LookInputs(pixels, head_mask, None if token_mask is None else token_mask[None], index, want)
 
 
@@ -63,7 +61,7 @@ def _pixels(encoded: str, model: ServedModel) -> np.ndarray:
     expected = f"`pixels` must be base64 of {np.prod(shape)} bytes: channels × rows × columns {shape}"
     try:
         raw = base64.b64decode(encoded, validate=True)
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise Problem(422, expected) from None
     if len(raw) != np.prod(shape):
         raise Problem(422, f"{expected}, not {len(raw)}")
@@ -87,18 +85,14 @@ def _check_size(config: ViTConfig, want: frozenset[str], limits: Limits) -> None
     numbers = heads * tokens * tokens * ("attention" in want) + 3 * heads * tokens * config.head_dim * ("qkv" in want)
     if numbers > limits.look_numbers:
         raise Problem(
-            422,
-            f"the response would have {numbers} numbers, at most {limits.look_numbers} are sent: want less at a time",
+            422, f"the response would have {numbers} numbers; want less: at most {limits.look_numbers} are sent"
         )
-
-
-# --- the response ------------------------------------------------------------------------------------------------
 
 
 def look(model: ServedModel, inputs: LookInputs) -> dict[str, Any]:
     """Return what was wanted by name; None where the model has no such thing."""
     pixels = inputs.pixels[None].astype(np.float32) / np.float32(255)
-    keys = [key for want in WANTS if want in inputs.want for key in _keys(want)]
+    keys = [key for want in WANTS if want in inputs.want for key in _KEYS.get(want, (want,))]
     config = model.vit
     if config is None:
         found: dict[str, Any] = dict.fromkeys(keys)
@@ -120,10 +114,6 @@ def look(model: ServedModel, inputs: LookInputs) -> dict[str, Any]:
     if "relevance" in keys:
         found["relevance"] = _relevance(model, inputs)
     return found
-
-
-def _keys(want: str) -> tuple[str, ...]:
-    return ("queries", "keys", "values") if want == "qkv" else (want,)
 
 
 def _shortened(values: np.ndarray) -> np.ndarray:

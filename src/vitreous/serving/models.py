@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitreous.config import ViTConfig
-from vitreous.export import model_entries, onnx_for_serving
-from vitreous.export.catalog import Entry, model_ids, parse_metadata
+from vitreous.export import onnx_for_serving
+from vitreous.export.catalog import Entry
 from vitreous.runs import BUNDLED, Run
 from vitreous.serving.engine import Engine, make_engine, open_session
 from vitreous.serving.limits import Limits
+from vitreous.serving.pages import entries_from_onnx
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 #: The attention of the article's ViT runs over the images of a batch: only alone is an image independent of the others.
 MIXES_ITS_BATCH = frozenset({"post-vit"})
-BUNDLED_MODELS = ("bundled:vit", "bundled:cnn")
 
 
 @dataclass(frozen=True)
@@ -68,24 +68,15 @@ def export_for_serving(runs: Sequence[Run]) -> None:
 
 def load_models(runs: Sequence[Run], limits: Limits, metrics: Metrics, *, show_paths: bool) -> dict[str, ServedModel]:
     """Load the graphs; `show_paths`: whether /v1/models names each run's folder, for the page's "copy as command"."""
-    sessions = dict(
-        zip(model_ids(runs), (open_session(onnx_for_serving(run, full=False)) for run in runs), strict=True)
-    )
-    entries = entries_from_onnx(
-        {model_id: session.get_modelmeta().custom_metadata_map for model_id, session in sessions.items()}
-    )
+    sessions = [open_session(onnx_for_serving(run, full=False)) for run in runs]
+    entries = entries_from_onnx(runs, [session.get_modelmeta().custom_metadata_map for session in sessions])
     models = {}
-    for (model_id, session), run, entry in zip(sessions.items(), runs, entries, strict=True):
+    for run, session, entry in zip(runs, sessions, entries, strict=True):
         if show_paths and not run.path.resolve().is_relative_to(BUNDLED):
             entry["run"] = str(run.path)
         kind = run.config.model.kind
         count_batch, one_at_a_time = metrics.batch_images.observe, kind in MIXES_ITS_BATCH
         engine = make_engine(session, input_shape(run), limits, count_batch, one_at_a_time=one_at_a_time)
         full_path = onnx_for_serving(run, full=True) if kind == "vit" else None
-        models[model_id] = ServedModel(model_id, run, entry, engine, full_path)
+        models[entry["id"]] = ServedModel(entry["id"], run, entry, engine, full_path)
     return models
-
-
-def entries_from_onnx(properties: Mapping[str, Mapping[str, str]]) -> list[Entry]:
-    """Return what the page is told about each model, from the metadata properties of its ONNX file, by model id."""
-    return model_entries({model_id: parse_metadata(metadata) for model_id, metadata in properties.items()})

@@ -47,9 +47,7 @@ def parse_multipart(body: bytes, boundary: bytes, most_parts: int) -> list[Part]
     while body[at : at + 2] != b"--":
         head_end = body.find(b"\r\n\r\n", at, at + LONGEST_HEAD)
         if body[at : at + 2] != b"\r\n" or head_end < 0:
-            raise Problem(
-                400, f"a part of the multipart body has no headers, or more than {LONGEST_HEAD} bytes of them"
-            )
+            raise Problem(400, f"a part of the multipart body has no headers or more than {LONGEST_HEAD} bytes of them")
         end = body.find(delimiter, head_end + 2)
         if end < 0:
             raise Problem(400, "the multipart body is truncated: its closing boundary is missing")

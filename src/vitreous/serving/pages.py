@@ -1,10 +1,13 @@
-"""The page's own files, shared by the server and the static export."""
+"""What the server and the static page share: the page's own files and the entries of its models."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from vitreous.export.catalog import Entry, model_entries, model_ids, parse_metadata
 from vitreous.reports.pages import stylesheet
+from vitreous.runs import Run
 
 PAGE = Path(__file__).with_name("page")
 SUFFIXES = {".html", ".js", ".mjs", ".css", ".json", ".webmanifest", ".svg", ".png", ".ico", ".txt"}
@@ -26,3 +29,8 @@ def files_in(folder: Path) -> dict[str, bytes]:
         and not path.is_symlink()
         and not any(part.startswith(".") for part in name.parts)
     }
+
+
+def entries_from_onnx(runs: Sequence[Run], properties: Sequence[Mapping[str, str]]) -> list[Entry]:
+    """Return the entry of each run's model in models.json, from the metadata properties of its ONNX file."""
+    return model_entries(dict(zip(model_ids(runs), map(parse_metadata, properties), strict=True)))

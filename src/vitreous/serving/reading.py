@@ -35,7 +35,14 @@ class Upload:
     content: bytes | np.ndarray
 
     def __post_init__(self) -> None:
-        self.declared_pixels = _declared_pixels(self.content)
+        """Read the number of pixels from the header; 0 for what is not an image, which decoding then rejects."""
+        width = height = 0
+        if isinstance(self.content, np.ndarray):
+            height, width = self.content.shape[:2]
+        else:
+            with contextlib.suppress(struct.error, IndexError):
+                _, width, height = images.declared_extent(self.content)
+        self.declared_pixels = width * height
 
 
 @dataclass(frozen=True)
@@ -43,9 +50,6 @@ class PreparedImage:
     name: str
     pixels: np.ndarray  # uint8 (C, height, width)
     notes: tuple[str, ...]
-
-
-# --- the body ----------------------------------------------------------------------------------------------------
 
 
 class BodyReader:
@@ -98,9 +102,6 @@ class BodyReader:
             raise busy(503, "the server has no memory left for another body; try again", self._limits.retry_seconds)
 
 
-# --- from the body to images -------------------------------------------------------------------------------------
-
-
 def parse_predict(body: bytes, content_type: bytes, query: bytes, limits: Limits) -> tuple[str | None, list[Upload]]:
     """Return the requested model id (None: the first model) and the images of a multipart or JSON body."""
     media_type = content_type.partition(b";")[0].strip().lower()
@@ -109,15 +110,13 @@ def parse_predict(body: bytes, content_type: bytes, query: bytes, limits: Limits
     elif media_type == b"application/json":
         model, uploads = _from_json(body)
     else:
-        raise Problem(
-            415, "send multipart/form-data with files in the field `image`, or application/json with `pixels`"
-        )
+        raise Problem(415, "send multipart/form-data with files as `image`, or application/json with `pixels`")
     if not uploads:
         raise Problem(422, "the request has no image: send files in the field `image`, or JSON with `pixels`")
     if len(uploads) > limits.most_images:
         raise Problem(422, f"the request has {len(uploads)} images; send at most {limits.most_images} at a time")
     if query:
-        model = urllib.parse.parse_qs(query.decode("latin-1"), max_num_fields=20).get("model", [model])[0]
+        model = urllib.parse.parse_qs(query.decode("latin-1")).get("model", [model])[0]
     return model, uploads
 
 
@@ -154,14 +153,10 @@ def _levels(pixels: Any) -> np.ndarray:
     return np.rint(levels).astype(np.uint8)
 
 
-# --- images for the model ----------------------------------------------------------------------------------------
-
-
 def is_small(uploads: list[Upload], body: bytes, limits: Limits) -> bool:
     """Whether decoding takes less time than waking a thread."""
-    if len(body) > limits.small_body_bytes or len(uploads) > 4:
-        return False
-    return all(upload.declared_pixels <= limits.small_pixels for upload in uploads)
+    are_small = all(upload.declared_pixels <= limits.small_pixels for upload in uploads)
+    return are_small and len(uploads) <= 4 and len(body) <= limits.small_body_bytes
 
 
 def prepare(upload: Upload, preprocessing: Preprocessing, limits: Limits) -> PreparedImage | ImageProblem:
@@ -174,14 +169,3 @@ def prepare(upload: Upload, preprocessing: Preprocessing, limits: Limits) -> Pre
     except DataError as error:
         return ImageProblem(name, str(error))
     return PreparedImage(name, prepared.pixels.numpy(), prepared.notes)
-
-
-def _declared_pixels(content: bytes | np.ndarray) -> int:
-    """Return the number of pixels by the header alone; 0 for what is not an image, which decoding then rejects."""
-    if isinstance(content, np.ndarray):
-        return int(content.shape[0] * content.shape[1])
-    try:
-        _, width, height = images.declared_extent(content)
-    except (struct.error, IndexError):
-        return 0
-    return width * height

@@ -41,12 +41,12 @@ def serve_runs(
     """Serve the runs (none: the bundled models) until stopped; `workers` defaults to one per core, at most two."""
     require_serve_packages()
     from vitreous.serving.metrics import MULTIPROCESS_VARIABLE
-    from vitreous.serving.models import BUNDLED_MODELS, export_for_serving
+    from vitreous.serving.models import export_for_serving
 
     token = read_token(Path(token_file)) if token_file is not None else None
     check_exposure(host, token, no_auth)
     _check_port(host, port)
-    chosen = list(runs) or [Run.open(name) for name in BUNDLED_MODELS]
+    chosen = list(runs) or [Run.open(name) for name in ("bundled:vit", "bundled:cnn")]
     workers = workers or min(2, available_cores())  # each takes 300 MB; limits are per worker
     announce(f"preparing {', '.join(run.path.name for run in chosen)} (exported and checked the first time only)")
     export_for_serving(chosen)
@@ -55,8 +55,7 @@ def serve_runs(
     gate = Gate(token, loopback_only=is_loopback(host))
     loader = functools.partial(load_app, [run.path for run in chosen], gate, limits, address)
     with tempfile.TemporaryDirectory(prefix="vitreous-serve-") as folder:
-        if workers > 1:
-            os.environ[MULTIPROCESS_VARIABLE] = folder  # the workers inherit it
+        os.environ[MULTIPROCESS_VARIABLE] = folder  # the workers inherit it
         try:
             _run_granian(loader, host, port, workers, limits)
         finally:
@@ -79,9 +78,8 @@ def _check_port(host: str, port: int) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another --port or --host"
-        ) from None
+        reason = error.strerror or error
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from None
 
 
 def _run_granian(loader: Callable[[], Application], host: str, port: int, workers: int, limits: Limits) -> None:

@@ -16,7 +16,7 @@ from vitreous.serving.contract import LookRequest
 from vitreous.serving.limits import Limits
 from vitreous.serving.metrics import Metrics
 from vitreous.serving.models import ServedModel
-from vitreous.serving.reading import BodyReader, PreparedImage, Receive
+from vitreous.serving.reading import BodyReader, PreparedImage, Receive, Upload
 from vitreous.serving.responses import ApiResponse, ImageProblem, Problem, busy
 
 Headers = dict[bytes, bytes]
@@ -56,11 +56,8 @@ class Service:
         self._stopping = False
         self.models_json = orjson.dumps(models_document([model.entry for model in models.values()]))
         self.samples_json = orjson.dumps(sample_digits(run_for_samples([model.run for model in models.values()])))
-        metrics.add_gauge(
-            "vitreous_waiting_images",
-            "Images waiting for a model.",
-            lambda: sum(model.engine.waiting for model in models.values()),
-        )
+        engines = [model.engine for model in models.values()]
+        metrics.add_gauge("vitreous_waiting_images", "Queued images.", lambda: sum(one.waiting for one in engines))
         metrics.add_gauge("vitreous_body_bytes", "Bodies in memory.", lambda: self._bodies.total_bytes)
 
     def stop(self) -> None:
@@ -88,23 +85,21 @@ class Service:
         finally:
             self._bodies.release(body)
 
-    # --- predict ---------------------------------------------------------------------------------------------------
-
     async def predict(self, headers: Headers, query: bytes, receive: Receive) -> ApiResponse:
         content_type = headers.get(b"content-type", b"")
         return await self._respond(headers, receive, lambda body: self._predict(body, content_type, query))
 
     async def _predict(self, body: bytes, content_type: bytes, query: bytes) -> bytes:
+        # small bodies are parsed and decoded right here, in less time than it takes to wake a thread
         if len(body) <= self.limits.small_body_bytes:
-            model_id, uploads = reading.parse_predict(body, content_type, query, self.limits)
-            model = self.find(model_id)
-            model.engine.check_room(len(uploads))
-            if reading.is_small(uploads, body, self.limits):
-                prepared = self._prepare(uploads, model)
-            else:
-                prepared = await self._decoding.run(self._prepare, uploads, model)
+            model, uploads = self._parse(body, content_type, query)
         else:
-            model, prepared = await self._decoding.run(self._parse_and_prepare, body, content_type, query)
+            model, uploads = await self._decoding.run(self._parse, body, content_type, query)
+        model.engine.check_room(len(uploads))
+        if reading.is_small(uploads, body, self.limits):
+            prepared = self._prepare(uploads, model)
+        else:
+            prepared = await self._decoding.run(self._prepare, uploads, model)
         images = [one for one in prepared if isinstance(one, PreparedImage)]
         self.metrics.images(model.id, "predicted").inc(len(images))
         if len(images) < len(prepared):
@@ -115,15 +110,12 @@ class Service:
         probabilities = await model.engine.predict(pixels)
         return orjson.dumps({"model": model.id, "predictions": _predictions(model, prepared, probabilities)})
 
-    def _parse_and_prepare(self, body: bytes, content_type: bytes, query: bytes) -> tuple[ServedModel, Prepared]:
+    def _parse(self, body: bytes, content_type: bytes, query: bytes) -> tuple[ServedModel, list[Upload]]:
         model_id, uploads = reading.parse_predict(body, content_type, query, self.limits)
-        model = self.find(model_id)
-        return model, self._prepare(uploads, model)
+        return self.find(model_id), uploads
 
-    def _prepare(self, uploads: list[reading.Upload], model: ServedModel) -> Prepared:
+    def _prepare(self, uploads: list[Upload], model: ServedModel) -> Prepared:
         return [reading.prepare(upload, model.run.preprocessing, self.limits) for upload in uploads]
-
-    # --- look ------------------------------------------------------------------------------------------------------
 
     async def look(self, headers: Headers, receive: Receive) -> ApiResponse:
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":

@@ -23,8 +23,7 @@ from vitreous.export.catalog import model_ids, models_document, run_for_samples,
 from vitreous.export.graph import ExportError, require_export_packages
 from vitreous.export.onnx_files import Exported, export_for_browser
 from vitreous.runs import Run
-from vitreous.serving.models import entries_from_onnx
-from vitreous.serving.pages import page_files
+from vitreous.serving.pages import entries_from_onnx, page_files
 
 _ORT_FILES = (
     PinnedFile("ort.wasm.min.mjs", 50_126, "219e6a1fc8a9938268d18efca3c91d310bd2f4a59bbd13744df5b2b7fc6cee3b"),
@@ -35,17 +34,12 @@ _ORT_FILES = (
         "ort-wasm-simd-threaded.wasm", 14_239_897, "3398c10d07d229bd91b364548e130e0e51a8e5704b88c7c083ebbeb78842dee2"
     ),
 )
+_ORT_PATHS = {file.name: f"package/dist/{file.name}" for file in _ORT_FILES}
+_ORT_SHA256 = "d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71"  # of the npm package
 ORT_WEB = FileSet(
     "onnxruntime-web-1.30.0",
     _ORT_FILES,
-    (
-        NpmPackage(
-            "onnxruntime-web",
-            "1.30.0",
-            {file.name: f"package/dist/{file.name}" for file in _ORT_FILES},
-            "d2228df7e4616bc3348bf504ee888f3bec43789a273f0a63f3e68d203ce3bf71",
-        ),
-    ),
+    (NpmPackage("onnxruntime-web", "1.30.0", _ORT_PATHS, _ORT_SHA256),),
     by_hand=" (from dist/ of the npm package onnxruntime-web 1.30.0)",
 )
 
@@ -83,9 +77,8 @@ def export_page(runs: Sequence[Run], folder: Path) -> ExportedPage:
                 folder.rmdir()
             built.rename(folder)
     except OSError as error:
-        raise ExportError(
-            f"cannot write {str(folder)!r}: {error.strerror or error}; name another place with -o"
-        ) from None
+        reason = error.strerror or error
+        raise ExportError(f"cannot write {str(folder)!r}: {reason}; name another place with -o") from None
     files = tuple(sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()))
     return ExportedPage(folder, models, files, sum((folder / name).stat().st_size for name in files))
 
@@ -93,15 +86,14 @@ def export_page(runs: Sequence[Run], folder: Path) -> ExportedPage:
 def _add_models(runs: Sequence[Run], folder: Path) -> tuple[Exported, ...]:
     import onnx
 
-    exported: list[Exported] = []
-    properties: dict[str, dict[str, str]] = {}
-    for model_id, run in zip(model_ids(runs), runs, strict=True):
-        path = folder / "models" / f"{model_id}.onnx"
-        exported.append(export_for_browser(run, path))
-        path.chmod(0o644)
-        properties[model_id] = {entry.key: entry.value for entry in onnx.load(path).metadata_props}
-    entries = entries_from_onnx(properties)
+    exported = tuple(
+        export_for_browser(run, folder / "models" / f"{model_id}.onnx")
+        for run, model_id in zip(runs, model_ids(runs), strict=True)
+    )
+    loaded = [onnx.load(model.path) for model in exported]
+    entries = entries_from_onnx(runs, [{one.key: one.value for one in model.metadata_props} for model in loaded])
     for entry, model in zip(entries, exported, strict=True):
+        model.path.chmod(0o644)
         entry["onnx"] = model.path.relative_to(folder).as_posix()
         entry["lean"] = not model.full  # only `pixels` goes in, only `logits` and `probabilities` come out
     documents = {
@@ -111,7 +103,7 @@ def _add_models(runs: Sequence[Run], folder: Path) -> tuple[Exported, ...]:
     }
     for name, document in documents.items():
         _write(folder / name, (json.dumps(document, ensure_ascii=False) + "\n").encode())
-    return tuple(exported)
+    return exported
 
 
 def _write(path: Path, content: bytes) -> None:
