@@ -171,7 +171,6 @@ def test_requests_share_batches_and_get_their_own_results(new_engine: Callable[.
     async def predict() -> list[np.ndarray]:
         engine = new_engine(session)
         results = await asyncio.gather(*(engine.predict(image(value, 1 + value % 3)) for value in range(14, 64)))
-        engine.stop()
         assert engine.waiting == 0
         return results
 
@@ -187,7 +186,6 @@ def test_a_failing_image_fails_alone(new_engine: Callable[..., Engine]) -> None:
         values = (1, 13, 2, 3)
         results = await asyncio.gather(*(engine.predict(image(value)) for value in values), return_exceptions=True)
         again = await engine.predict(image(9))
-        engine.stop()
         return [*results, again]
 
     first, failed, *others = asyncio.run(predict())
@@ -204,7 +202,6 @@ def test_a_full_queue_responds_429_and_recovers(new_engine: Callable[..., Engine
         assert refused[0].headers == ((b"retry-after", b"1"),)
         assert (await engine.predict(image(1))).tolist() == [[1]]
         assert engine.waiting == 0
-        engine.stop()
 
     asyncio.run(predict())
 
@@ -222,7 +219,6 @@ def test_a_cancelled_request_is_not_computed(new_engine: Callable[..., Engine]) 
         with pytest.raises(asyncio.CancelledError):
             await second
         assert engine.waiting == 0
-        engine.stop()
 
     asyncio.run(predict())
     assert len(session.batches) <= 1

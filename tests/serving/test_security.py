@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from vitreous.errors import ConfigError
-from vitreous.serving import security
+from vitreous.serving import metrics, security
 from vitreous.serving.pages import page_files
 from vitreous.serving.security import Gate, check_exposure, read_token
 
@@ -150,6 +151,14 @@ def test_a_server_error_reveals_no_details(
     assert response.status_code == 500
     assert response.json()["detail"] == "the server failed and has logged the error"
     assert 'status="500"} 1' in client.get("/metrics").text
+
+
+def test_gauges_of_dead_workers_are_dropped(tmp_path: Path) -> None:
+    alive, dead = (tmp_path / f"gauge_livesum_{pid}.db" for pid in (os.getpid(), 4_999_999))  # no pid is that large
+    alive.touch()
+    dead.touch()
+    metrics._forget_dead_workers(tmp_path)
+    assert (alive.exists(), dead.exists()) == (True, False)
 
 
 def test_metrics_add_up(make_client: Callable[..., TestClient]) -> None:

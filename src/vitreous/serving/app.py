@@ -1,6 +1,6 @@
 """The HTTP application: FastAPI routes and the OpenAPI document, behind one entry point that every request passes.
 
-POST /v1/predict bypasses FastAPI's routing, which would cost more than the rest of the request.
+POST /v1/predict bypasses FastAPI: its routing would slow down the address that matters most.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 
 import vitreous
 from vitreous.serving import contract, docs, security
-from vitreous.serving.contract import OF_BODIES
+from vitreous.serving.contract import POST_PROBLEMS
 from vitreous.serving.pages import page_files
 from vitreous.serving.reading import Message, Receive
 from vitreous.serving.responses import TEXT, ApiResponse, Problem
@@ -31,6 +31,7 @@ Scope = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 _log = logging.getLogger("vitreous.serving")
 _MEDIA_TYPES = MimeTypes()  # Python's own table; mimetypes.guess_type would also read the machine's
+_MEDIA_TYPES.add_type("text/javascript", ".js")  # application/javascript before Python 3.12
 _DETAILS = {
     404: "there is nothing at this address; /docs lists the addresses",
     405: "this address does not accept this method; /docs lists the methods",
@@ -73,7 +74,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         responses=contract.responses(
             contract.Predictions,
             "One entry per image, in order; an unreadable image has an `error` and does not affect the others.",
-            *OF_BODIES,
+            *POST_PROBLEMS,
         ),
     )
     async def predict(
@@ -85,7 +86,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
         "/v1/look",
         summary="Look inside a model: attention, logit lens and maps of one image.",
         openapi_extra=contract.request_body({"application/json": contract.LookRequest}),
-        responses=contract.responses(contract.Look, "The wanted arrays.", *OF_BODIES),
+        responses=contract.responses(contract.Look, "The wanted arrays.", *POST_PROBLEMS),
     )
     async def look(request: Request) -> Response:
         return await service.look(dict(request.scope["headers"]), request.receive)
@@ -128,7 +129,7 @@ def _add_pages(app: FastAPI, address: str) -> None:
         if name == "index.html":
             add("/", content, name)
     add("/docs", docs.render(app.openapi(), address).encode(), "docs.html")
-    add("/docs.css", docs.stylesheet(), "docs.css")
+    add("/docs.css", docs.STYLESHEET.read_bytes(), "docs.css")
     add("/engine.json", b'{"engine": "http"}', "engine.json")
 
 
@@ -148,10 +149,8 @@ class Application:
         self._routes = {getattr(route, "path", "") for route in app.routes}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self.app(scope, receive, send)
-            return
+        if scope["type"] != "http":  # the lifespan
+            return await self.app(scope, receive, send)
         start, path = time.perf_counter(), scope["path"]
         route = path if path in self._routes else "other"  # a label that clients can choose would grow without bound
         headers: dict[bytes, bytes] = dict(scope["headers"])

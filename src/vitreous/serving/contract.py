@@ -139,7 +139,7 @@ _PROBLEMS = {
     503: "The server is busy or stopping; try again after Retry-After.",
     504: "The request took too long.",
 }
-OF_BODIES = (400, 408, 413, 415, 422, 429, 503, 504)
+POST_PROBLEMS = (400, 408, 413, 415, 422, 429, 503, 504)
 
 
 def problems(*statuses: int) -> Responses:

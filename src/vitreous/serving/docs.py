@@ -9,10 +9,7 @@ from typing import Any
 from vitreous.reports.pages import page_environment
 
 _HERE = Path(__file__).parent
-
-
-def stylesheet() -> bytes:
-    return (_HERE / "docs.css").read_bytes()
+STYLESHEET = _HERE / "docs.css"
 
 
 def render(openapi: dict[str, Any], address: str) -> str:

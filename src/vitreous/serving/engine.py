@@ -65,12 +65,6 @@ class Engine:
         self._jobs: deque[Job] = deque()
         self._is_running = False  # a batch is scheduled or running
         self.waiting = 0  # images submitted that have no result yet
-        self.is_alive = True
-
-    def stop(self) -> None:
-        """Finish the running batch, then end the thread."""
-        self.is_alive = False
-        self._executor.shutdown()
 
     def check_room(self, images: int) -> None:
         if self.waiting + images > self.limits.queue_images:

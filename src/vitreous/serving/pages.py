@@ -10,7 +10,7 @@ from vitreous.reports.pages import stylesheet
 from vitreous.runs import Run
 
 PAGE = Path(__file__).with_name("page")
-SUFFIXES = {".html", ".js", ".mjs", ".css", ".json", ".webmanifest", ".svg", ".png", ".ico", ".txt"}
+SUFFIXES = {".html", ".js", ".css", ".json", ".webmanifest", ".svg", ".png", ".ico", ".txt"}
 
 
 def page_files() -> dict[str, bytes]:

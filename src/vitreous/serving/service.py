@@ -61,9 +61,7 @@ class Service:
         metrics.add_gauge("vitreous_body_bytes", "Bodies in memory.", lambda: self._bodies.total_bytes)
 
     def stop(self) -> None:
-        self._stopping = True
-        for model in self.models.values():
-            model.engine.stop()
+        self._stopping = True  # the engines finish what is queued
         self._decoding.stop()
         self._looking.stop()
 
@@ -131,10 +129,8 @@ class Service:
         return orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY)
 
     def readiness(self) -> bytes:
-        dead = [model.id for model in self.models.values() if not model.engine.is_alive]
-        if dead or self._stopping:
-            reason = "the server is stopping" if self._stopping else f"the engine of {', '.join(dead)} is not running"
-            raise busy(503, reason, self.limits.retry_seconds)
+        if self._stopping:
+            raise busy(503, "the server is stopping", self.limits.retry_seconds)
         return b'{"status":"ready"}'
 
 
