@@ -2,12 +2,12 @@
 
     python bench/serve.py [--run RUN] [--quick] [--json FILE] [--workers N]
 
-Both get the same request (one PNG as multipart) from wrk, or from the asyncio client below where wrk is missing, in a
-process of its own, at 1, 8, 64 and 256 connections, in turns, so that a busy moment of the machine strikes both. The
-plain handler is the one most people write: `async def predict(file: UploadFile)`, Pillow, a torch model, one process,
-uvicorn[standard]'s fast loop and parser, no access log. It is spared torch's default of a thread a core: at one image
-that is slower than one thread, and with anything else running it collapses (measured here: 1.1 → 346 ms an image,
-OpenMP's threads spin while they wait for each other). `--plain-threads 2` shows it.
+Both get the same request (one PNG as multipart) from wrk, or from the asyncio client below where wrk is missing, at 1,
+8, 64 and 256 connections. The client is a separate process, and the servers take turns, so that other load on the
+machine affects both. The plain handler is the one most tutorials show: `async def predict(file: UploadFile)`, Pillow, a
+torch model, one process, uvicorn[standard]'s fast loop and parser, no access log. It runs with one torch thread, not
+torch's default of one per core: for one image that is slower, and it collapses beside other load (measured here: 1.1 →
+346 ms per image, because OpenMP threads spin while they wait for each other). `--plain-threads 2` shows it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def serve_ours(run_path: Path | None, port: int, workers: int | None) -> None:
 
 
 def serve_plain(run_path: Path | None, port: int, threads: int | None) -> None:
-    """What a tutorial would give: one model, one handler."""
+    """Serve one model with one handler, as a tutorial would."""
     import numpy as np
     import torch
     import uvicorn
@@ -94,7 +94,7 @@ def serve_plain(run_path: Path | None, port: int, threads: int | None) -> None:
 def running(
     kind: str, run_path: Path | None, workers: int | None, plain_threads: int | None = None
 ) -> Iterator[tuple[int, int]]:
-    """A server in its own process group; yields its process id and port, and ends it whatever happens."""
+    """Run a server in its own process group; yield its process id and port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -122,16 +122,16 @@ def _await_health(process: subprocess.Popen[bytes], port: int) -> None:
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         if process.poll() is not None:
-            raise SystemExit(f"a server ended with {process.returncode} before it answered")
+            raise SystemExit(f"a server ended with {process.returncode} before it responded")
         with contextlib.suppress(OSError):
             if urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2).status == 200:
                 return
         time.sleep(0.2)
-    raise SystemExit(f"a server did not answer within {START_SECONDS:.0f} s")
+    raise SystemExit(f"a server did not respond within {START_SECONDS:.0f} s")
 
 
 def resident_megabytes(pid: int) -> float:
-    """Of a process and its children."""
+    """Return the resident memory of a process and its children."""
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6 + sum(resident_megabytes(int(child)) for child in children)
@@ -170,17 +170,8 @@ def load(server: str, port: int, connections: int, seconds: float, folder: Path)
     if shutil.which("wrk"):
         script = folder / "post.lua"
         script.write_text(_LUA % (BOUNDARY, body))
-        # the shortest whole number of seconds that wrk takes
-        command = [
-            "wrk",
-            "-t1",
-            f"-c{connections}",
-            f"-d{max(1, round(seconds))}s",
-            "--timeout",
-            "10s",
-            "-s",
-            str(script),
-        ]
+        duration = f"-d{max(1, round(seconds))}s"  # wrk takes whole seconds
+        command = ["wrk", "-t1", f"-c{connections}", duration, "--timeout", "10s", "-s", str(script)]
         command.append(f"http://127.0.0.1:{port}/v1/predict")
     else:
         command = [sys.executable, __file__, "--client", "--port", str(port), "--connections", str(connections)]
@@ -192,7 +183,7 @@ def load(server: str, port: int, connections: int, seconds: float, folder: Path)
 
 
 async def client(port: int, connections: int, seconds: float, body: bytes) -> None:
-    """wrk's stand-in: keep-alive connections, each with one request under way at a time."""
+    """Replace wrk: keep-alive connections, each with one request at a time."""
     head = f"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Length: {len(body)}\r\n"
     request = f"{head}Content-Type: multipart/form-data; boundary={BOUNDARY}\r\n\r\n".encode() + body
     times: list[float] = []
@@ -206,11 +197,11 @@ async def client(port: int, connections: int, seconds: float, body: bytes) -> No
             while (start := time.perf_counter()) < end:
                 writer.write(request)
                 async with asyncio.timeout(10):
-                    answer = await reader.readuntil(b"\r\n\r\n")
-                    length = int(answer.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    length = int(head.lower().partition(b"content-length:")[2].split(b"\r\n")[0])
                     await reader.readexactly(length)
                 times.append(time.perf_counter() - start)
-                errors += not answer.startswith(b"HTTP/1.1 200")
+                errors += not head.startswith(b"HTTP/1.1 200")
             writer.close()
         except (OSError, EOFError, TimeoutError, ValueError, asyncio.IncompleteReadError):
             errors += 1
@@ -264,7 +255,7 @@ def compare(
 
 
 def _summary(rows: list[Row], kind: str, level: int) -> Row:
-    """The median round by throughput; all errors."""
+    """Return the round with the median throughput, with the errors of all rounds."""
     some = [row for row in rows if row.server == kind and row.connections == level]
     middle = statistics.median_low([row.requests_per_second for row in some])
     chosen = next(row for row in some if row.requests_per_second == middle)
@@ -293,17 +284,17 @@ def main() -> None:
         parser.add_argument(hidden, type=int, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--client", action="store_true", help=argparse.SUPPRESS)
-    told = parser.parse_args()
-    if told.serve == "ours":
-        serve_ours(told.run, told.port, told.workers)
-    elif told.serve == "plain":
-        serve_plain(told.run, told.port, told.plain_threads)
-    elif told.client:
-        asyncio.run(client(told.port, told.connections, told.seconds, Path(told.body).read_bytes()))
+    options = parser.parse_args()
+    if options.serve == "ours":
+        serve_ours(options.run, options.port, options.workers)
+    elif options.serve == "plain":
+        serve_plain(options.run, options.port, options.plain_threads)
+    elif options.client:
+        asyncio.run(client(options.port, options.connections, options.seconds, Path(options.body).read_bytes()))
     else:
-        seconds, rounds, requests = (4.0, 2, 5_000) if told.quick else (10.0, 3, 100_000)
-        seconds = told.seconds or seconds
-        report(compare(told.run, told.workers, told.plain_threads, seconds, rounds, requests), told.json)
+        seconds, rounds, requests = (4.0, 2, 5_000) if options.quick else (10.0, 3, 100_000)
+        seconds = options.seconds or seconds
+        report(compare(options.run, options.workers, options.plain_threads, seconds, rounds, requests), options.json)
 
 
 def report(found: dict[str, object], file: Path | None) -> None:

@@ -2,9 +2,9 @@
 
     python bench/slow_clients.py [--connections 1000] [--seconds 30] [--json FILE]
 
-slowhttptest (Debian's package of that name) opens its connections and sends heads, then bodies, a few bytes at a time,
-then reads answers slowly. Meanwhile /healthz and a real prediction are asked for every tenth of a second, each on a
-connection of its own, as a load balancer and a person would; the slowest of these answers is the figure.
+slowhttptest (a Debian package) opens its connections and sends heads, then bodies, a few bytes at a time, then reads
+responses slowly. Meanwhile /healthz and a prediction are requested every tenth of a second, each on its own connection,
+as a load balancer and a user would; the slowest of these responses is reported.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ATTACKS = {
 
 @contextlib.contextmanager
 def polling(port: int) -> Iterator[dict[str, list[float]]]:
-    """Seconds of every answer to a healthy client; infinity where there was none."""
+    """Collect the seconds of every response to a healthy client; infinity where there was none."""
     seconds: dict[str, list[float]] = {"healthz": [], "predict": []}
     over = threading.Event()
     kind = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
@@ -46,8 +46,8 @@ def polling(port: int) -> Iterator[dict[str, list[float]]]:
         while not over.is_set():
             start = time.perf_counter()
             try:
-                with urllib.request.urlopen(requests[name], timeout=10) as answer:
-                    answer.read()
+                with urllib.request.urlopen(requests[name], timeout=10) as response:
+                    response.read()
                 seconds[name].append(time.perf_counter() - start)
             except (OSError, urllib.error.HTTPError):
                 seconds[name].append(float("inf"))
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=1000)
     parser.add_argument("--seconds", type=int, default=30, help="of each attack")
     parser.add_argument("--json", type=Path)
-    told = parser.parse_args()
+    options = parser.parse_args()
     if not shutil.which("slowhttptest"):
         raise SystemExit("slowhttptest is not installed: apt-get install slowhttptest")
     rows = []
@@ -84,20 +84,20 @@ def main() -> None:
         before = resident_megabytes(pid)
         for name, flags in ATTACKS.items():
             with polling(port) as seconds:
-                attack(port, told.connections, told.seconds, flags)
-            row = {"attack": name, "connections": told.connections}
+                attack(port, options.connections, options.seconds, flags)
+            row = {"attack": name, "connections": options.connections}
             for what, times in seconds.items():
                 ordered = sorted(times)
-                row |= {f"{what} asked": len(ordered), f"{what} median ms": ordered[len(ordered) // 2] * 1e3}
+                row |= {f"{what} requests": len(ordered), f"{what} median ms": ordered[len(ordered) // 2] * 1e3}
                 row |= {f"{what} worst ms": ordered[-1] * 1e3}
             rows.append(row)
             print(", ".join(f"{key} {value:.1f}" if isinstance(value, float) else f"{key} {value}"
                             for key, value in row.items()))  # fmt: skip
         growth = resident_megabytes(pid) - before
     worst = max(row["healthz worst ms"] for row in rows)
-    print(f"slowest answer of /healthz: {worst:.0f} ms; memory grew by {growth:.1f} MB")
-    if told.json:
-        told.json.write_text(json.dumps({"ratios": {}, "rows": rows, "growth_mb": growth}, indent=2) + "\n")
+    print(f"slowest response of /healthz: {worst:.0f} ms; memory grew by {growth:.1f} MB")
+    if options.json:
+        options.json.write_text(json.dumps({"ratios": {}, "rows": rows, "growth_mb": growth}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

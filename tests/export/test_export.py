@@ -26,7 +26,7 @@ from vitreous.export.images import sample_images
 from vitreous.inspection.cells import patch_cells
 from vitreous.models import build
 from vitreous.runs import Run, WeightsRecord
-from vitreous.serving import static_page
+from vitreous.serving import pages, static_page
 from vitreous.serving.static_page import export_page
 
 RESULTS = runs.TestResults(
@@ -243,7 +243,7 @@ def page_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (page / ".hidden" / "x.js").write_text("")
     for file in static_page.ORT_WEB.files:
         (engine / file.name).write_bytes(b"engine")
-    monkeypatch.setattr(static_page, "page_files", lambda: static_page.files_in(page))
+    monkeypatch.setattr(static_page, "page_files", lambda: pages.files_in(page))
     monkeypatch.setattr(static_page.sources, "ensure", lambda files: engine)
 
 

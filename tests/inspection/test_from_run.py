@@ -11,7 +11,7 @@ from PIL import Image
 from vitreous.config import Config, DataConfig, ViTConfig
 from vitreous.data.datasets import load_dataset
 from vitreous.data.preprocessing import Preprocessing
-from vitreous.errors import RunError
+from vitreous.errors import DataError
 from vitreous.inspection.from_run import SURVEY_IMAGES, _check_comparable, look_at_run
 from vitreous.inspection.query import LookError
 from vitreous.models import build

@@ -1,4 +1,4 @@
-"""Two tiny models, exported once for all tests here (and for all of pytest-xdist's workers), and ways to ask them."""
+"""Two tiny models, exported once for all tests here (and for all pytest-xdist workers), and clients for them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _make(folder: Path, randomise: Any) -> None:
     for name, model in MODELS.items():
         config = Config(name=name, model=model, data=DataConfig(name="digits"))
         run = Run.create(folder / name, config, dataset, Preprocessing.for_dataset(dataset))
-        run.finish(randomise(build(model)), {})
+        run.finish(randomise(build(model)), None)
     export_for_serving([Run.open(folder / name) for name in MODELS])
 
 
@@ -82,13 +82,13 @@ def _samples_once(runs: list[Run]) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def open_client(runs: list[Run], _samples_once: None) -> Iterator[Callable[..., TestClient]]:
-    """A client of an application with these limits and this gate; its engines run until the tests end."""
+    """Return a factory of clients: one application each, with these limits and this gate, open until the tests end."""
     opened: list[TestClient] = []
 
     def make(gate: Gate | None = None, **limits: Any) -> TestClient:
         metrics = Metrics()
         bounds = Limits(**limits)
-        service = Service(load_models(runs, bounds, metrics, tell_paths=False), bounds, metrics)
+        service = Service(load_models(runs, bounds, metrics, show_paths=False), bounds, metrics)
         app = create_app(service, gate or Gate())
         client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
         client.__enter__()
@@ -112,7 +112,7 @@ def shared_client(open_client: Callable[..., TestClient]) -> TestClient:
 
 @pytest.fixture
 def client(shared_client: TestClient) -> TestClient:
-    """One application for all tests that neither bend its limits nor count its requests."""
+    """One application for all tests that neither change its limits nor count its requests."""
     return shared_client
 
 
@@ -132,7 +132,7 @@ def png() -> Callable[..., bytes]:
     return encode
 
 
-# --- a real server ---------------------------------------------------------------------------------------------------
+# --- a server process ------------------------------------------------------------------------------------------------
 
 _SERVE = """
 import json, sys
@@ -140,8 +140,8 @@ from pathlib import Path
 from vitreous.runs import Run
 from vitreous.serving.limits import Limits
 from vitreous.serving.server import serve_runs
-told = json.loads(sys.argv[1])
-serve_runs([Run.open(path) for path in told.pop("runs")], limits=Limits(**told.pop("limits")), **told)
+options = json.loads(sys.argv[1])
+serve_runs([Run.open(path) for path in options.pop("runs")], limits=Limits(**options.pop("limits")), **options)
 """
 
 
@@ -158,24 +158,24 @@ class Server:
         return socket.create_connection(("127.0.0.1", self.port), timeout)
 
     def exchange(self, raw: bytes) -> bytes:
-        """Send bytes as they are, and read until the server closes or has answered."""
+        """Send bytes as they are, and read one response, or until the server closes."""
         with self.connect() as connection:
             connection.sendall(raw)
-            return read_answer(connection)
+            return read_response(connection)
 
 
-def read_answer(connection: socket.socket) -> bytes:
-    answer = b""
-    while b"\r\n\r\n" not in answer or len(answer) < _length(answer):
+def read_response(connection: socket.socket) -> bytes:
+    response = b""
+    while b"\r\n\r\n" not in response or len(response) < _length(response):
         chunk = connection.recv(65536)
         if not chunk:
             break
-        answer += chunk
-    return answer
+        response += chunk
+    return response
 
 
-def _length(answer: bytes) -> int:
-    head, _, _ = answer.partition(b"\r\n\r\n")
+def _length(response: bytes) -> int:
+    head, _, _ = response.partition(b"\r\n\r\n")
     declared = head.lower().partition(b"content-length:")[2].split(b"\r\n")[0]
     return len(head) + 4 + int(declared or 0)
 
@@ -187,9 +187,9 @@ def serving(runs: list[Run]) -> Callable[..., Any]:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        told = {"runs": [str(run.path) for run in runs], "port": port, "limits": limits or {}, "workers": 1, **more}
+        options = {"runs": [str(run.path) for run in runs], "port": port, "limits": limits or {}, "workers": 1, **more}
         process = subprocess.Popen(
-            [sys.executable, "-c", _SERVE, json.dumps(told)],
+            [sys.executable, "-c", _SERVE, json.dumps(options)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

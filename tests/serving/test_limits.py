@@ -1,4 +1,4 @@
-"""Limits with clear answers: sizes, counts, queues and times; nothing grows without bound."""
+"""Limits on sizes, counts, queues and times, each with a clear response."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from vitreous.serving import models as serve_models
-from vitreous.serving.engine import Engine, LoopEngine, ThreadEngine
+from vitreous.serving.engine import Engine, make_engine
 from vitreous.serving.limits import Limits
-from vitreous.serving.problems import Problem
+from vitreous.serving.responses import Problem
 
 Make = Callable[..., TestClient]
 BLANK = base64.b64encode(bytes(28 * 28)).decode()
@@ -42,9 +41,9 @@ def test_body_size(make_client: Make) -> None:
 
 def test_all_bodies_together(make_client: Make, digits: np.ndarray, png: Callable[..., bytes]) -> None:
     client = make_client(bodies_bytes=100)
-    answer = client.post("/v1/predict", files={"image": png(digits[0])})
-    assert answer.status_code == 503
-    assert answer.headers["retry-after"] == "1"
+    response = client.post("/v1/predict", files={"image": png(digits[0])})
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "1"
     assert "vitreous_body_bytes 0" in client.get("/metrics").text
 
 
@@ -70,34 +69,34 @@ def bomb(side: int) -> bytes:
 
 def test_pixel_count(client: TestClient) -> None:
     start = time.perf_counter()
-    answer = client.post("/v1/predict", files={"image": ("bomb.png", bomb(50_000))})
+    response = client.post("/v1/predict", files={"image": ("bomb.png", bomb(50_000))})
     assert time.perf_counter() - start < 2
-    assert answer.status_code == 422
-    assert "2500000000 pixels" in answer.json()["detail"]
+    assert response.status_code == 422
+    assert "2500000000 pixels" in response.json()["detail"]
 
 
-def test_slow_answers_are_504(make_client: Make, monkeypatch: pytest.MonkeyPatch, digits: np.ndarray) -> None:
-    client = make_client(answer_seconds=0.2)
+def test_slow_responses_are_504(make_client: Make, monkeypatch: pytest.MonkeyPatch, digits: np.ndarray) -> None:
+    client = make_client(response_seconds=0.2)
 
     async def never(self: Engine, pixels: np.ndarray) -> np.ndarray:
         await asyncio.sleep(60)
         return pixels
 
-    monkeypatch.setattr(LoopEngine, "answer", never)
-    answer = client.post("/v1/predict", json={"pixels": digits[0].tolist()})
-    assert answer.status_code == 504
+    monkeypatch.setattr(Engine, "predict", never)
+    response = client.post("/v1/predict", json={"pixels": digits[0].tolist()})
+    assert response.status_code == 504
     monkeypatch.setattr("vitreous.serving.look.look", lambda *_: time.sleep(1))
     assert client.post("/v1/look", json={"pixels": BLANK}).status_code == 504
 
 
 def test_too_many_looks(make_client: Make) -> None:
     client = make_client(looks=0)
-    answer = client.post("/v1/look", json={})
-    assert answer.status_code == 429
-    assert answer.headers["retry-after"] == "1"
+    response = client.post("/v1/look", json={})
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "1"
 
 
-def test_a_slow_upload_takes_no_place_from_the_others(make_client: Make) -> None:
+def test_a_slow_upload_does_not_block_other_looks(make_client: Make) -> None:
     service: Any = make_client(looks=1).app.service
     headers = {b"content-type": b"application/json"}
     body = json.dumps({"pixels": BLANK}).encode()
@@ -112,11 +111,11 @@ def test_a_slow_upload_takes_no_place_from_the_others(make_client: Make) -> None
     async def both() -> int:
         slow = [asyncio.create_task(service.look(headers, dripping)) for _ in range(3)]
         await asyncio.sleep(0.01)
-        answer = await service.look(headers, at_once)
+        response = await service.look(headers, at_once)
         for task in slow:
             task.cancel()
         await asyncio.gather(*slow, return_exceptions=True)
-        return int(answer.status)
+        return response.status_code
 
     assert asyncio.run(both()) == 200
 
@@ -128,18 +127,18 @@ def test_too_many_large_decodes(make_client: Make, digits: np.ndarray, png: Call
     assert client.post("/v1/predict", files={"image": png(digits[0])}).status_code == 200
 
 
-def test_an_answer_too_large(make_client: Make) -> None:
+def test_a_response_too_large(make_client: Make) -> None:
     client = make_client(look_numbers=100)
-    answer = client.post("/v1/look", json={"pixels": BLANK, "want": ["attention"]})
-    assert answer.status_code == 422
-    assert "at most 100" in answer.json()["detail"]
+    response = client.post("/v1/look", json={"pixels": BLANK, "want": ["attention"]})
+    assert response.status_code == 422
+    assert "at most 100" in response.json()["detail"]
 
 
 # --- engines ---------------------------------------------------------------------------------------------------------
 
 
 class Session:
-    """Adds up pixels; refuses an image that begins with 13; notes the sizes of its batches."""
+    """Sums pixels, fails for an image that starts with 13, and records the sizes of its batches."""
 
     def __init__(self, seconds: float = 0.0):
         self.batches: list[int] = []
@@ -150,7 +149,7 @@ class Session:
         self.batches.append(len(pixels))
         time.sleep(self.seconds)
         if (np.rint(pixels[:, 0, 0, 0]) == 13).any():
-            raise RuntimeError("an unlucky image")
+            raise RuntimeError("an image that fails")
         return [np.rint(pixels.sum(axis=(1, 2, 3)))[:, None]]
 
 
@@ -158,85 +157,80 @@ def image(value: int, count: int = 1) -> np.ndarray:
     return np.full((count, 1, 1, 1), value, np.uint8)
 
 
-@pytest.fixture(params=[LoopEngine, ThreadEngine])
-def kind(request: pytest.FixtureRequest) -> type[Engine]:
-    return request.param
+@pytest.fixture(params=[False, True], ids=["loop", "thread"])
+def new_engine(request: pytest.FixtureRequest) -> Callable[..., Engine]:
+    def make(session: Session, batch_images: int = 16, **limits: Any) -> Engine:
+        return Engine(session, Limits(**limits), batch_images, lambda count: None, in_thread=request.param)
+
+    return make
 
 
-def test_batches_and_everyone_gets_their_own(kind: type[Engine]) -> None:
+def test_requests_share_batches_and_get_their_own_results(new_engine: Callable[..., Engine]) -> None:
     session = Session(0.01)
 
-    async def ask() -> list[np.ndarray]:
-        engine = kind(session, Limits(), 16, lambda count: None)
-        engine.start()
-        answers = await asyncio.gather(*(engine.answer(image(value, 1 + value % 3)) for value in range(14, 64)))
-        engine.stop()
+    async def predict() -> list[np.ndarray]:
+        engine = new_engine(session)
+        results = await asyncio.gather(*(engine.predict(image(value, 1 + value % 3)) for value in range(14, 64)))
         assert engine.waiting == 0
-        return answers
+        return results
 
-    for value, answer in zip(range(14, 64), asyncio.run(ask()), strict=True):
-        assert answer.tolist() == [[value]] * (1 + value % 3)
+    for value, response in zip(range(14, 64), asyncio.run(predict()), strict=True):
+        assert response.tolist() == [[value]] * (1 + value % 3)
     assert max(session.batches) <= 16
-    assert len(session.batches) < 25  # 100 images in 50 requests: they went together
+    assert len(session.batches) < 25  # 100 images in 50 requests
 
 
-def test_a_failing_image_fails_alone(kind: type[Engine]) -> None:
-    async def ask() -> list[Any]:
-        engine = kind(Session(), Limits(), 16, lambda count: None)
-        engine.start()
+def test_a_failing_image_fails_alone(new_engine: Callable[..., Engine]) -> None:
+    async def predict() -> list[Any]:
+        engine = new_engine(Session())
         values = (1, 13, 2, 3)
-        answers = await asyncio.gather(*(engine.answer(image(value)) for value in values), return_exceptions=True)
-        again = await engine.answer(image(9))
-        engine.stop()
-        return [*answers, again]
+        results = await asyncio.gather(*(engine.predict(image(value)) for value in values), return_exceptions=True)
+        again = await engine.predict(image(9))
+        return [*results, again]
 
-    first, unlucky, *others = asyncio.run(ask())
-    assert isinstance(unlucky, RuntimeError)
-    assert [answer.tolist() for answer in (first, *others)] == [[[1]], [[2]], [[3]], [[9]]]
+    first, failed, *others = asyncio.run(predict())
+    assert isinstance(failed, RuntimeError)
+    assert [response.tolist() for response in (first, *others)] == [[[1]], [[2]], [[3]], [[9]]]
 
 
-def test_a_full_queue_answers_429_and_recovers(kind: type[Engine]) -> None:
-    async def ask() -> None:
-        engine = kind(Session(0.001), Limits(queue_images=10), 4, lambda count: None)
-        engine.start()
-        answers = await asyncio.gather(*(engine.answer(image(1)) for _ in range(15)), return_exceptions=True)
-        refused = [answer for answer in answers if isinstance(answer, Problem)]
+def test_a_full_queue_responds_429_and_recovers(new_engine: Callable[..., Engine]) -> None:
+    async def predict() -> None:
+        engine = new_engine(Session(0.001), batch_images=4, queue_images=10)
+        results = await asyncio.gather(*(engine.predict(image(1)) for _ in range(15)), return_exceptions=True)
+        refused = [response for response in results if isinstance(response, Problem)]
         assert [problem.status for problem in refused] == [429] * 5
         assert refused[0].headers == ((b"retry-after", b"1"),)
-        assert (await engine.answer(image(1))).tolist() == [[1]]
+        assert (await engine.predict(image(1))).tolist() == [[1]]
         assert engine.waiting == 0
-        engine.stop()
 
-    asyncio.run(ask())
+    asyncio.run(predict())
 
 
-def test_a_request_that_gave_up_is_not_computed(kind: type[Engine]) -> None:
+def test_a_cancelled_request_is_not_computed(new_engine: Callable[..., Engine]) -> None:
     session = Session(0.05)
 
-    async def ask() -> None:
-        engine = kind(session, Limits(), 1, lambda count: None)
-        engine.start()
-        first = asyncio.create_task(engine.answer(image(1)))
-        second = asyncio.create_task(engine.answer(image(2)))
+    async def predict() -> None:
+        engine = new_engine(session, batch_images=1)
+        first = asyncio.create_task(engine.predict(image(1)))
+        second = asyncio.create_task(engine.predict(image(2)))
         await asyncio.sleep(0)
         second.cancel()
         await first
         with pytest.raises(asyncio.CancelledError):
             await second
         assert engine.waiting == 0
-        engine.stop()
 
-    asyncio.run(ask())
+    asyncio.run(predict())
     assert len(session.batches) <= 1
 
 
 def test_a_model_that_mixes_its_batch_gets_one_image_at_a_time() -> None:
     session = Session()
-    engine = serve_models.make_engine(session, (1, 1, 1), Limits(), lambda count: None, one_at_a_time=True)
+    engine = make_engine(session, (1, 1, 1), Limits(), lambda count: None, one_at_a_time=True)
     session.batches.clear()
     assert engine._run(image(5, 3)).tolist() == [[5]] * 3
     assert session.batches == [1, 1, 1]
 
 
 def test_a_slow_model_gets_a_thread() -> None:
-    assert isinstance(serve_models.make_engine(Session(0.01), (1, 1, 1), Limits(), lambda count: None), ThreadEngine)
+    assert make_engine(Session(0.01), (1, 1, 1), Limits(), lambda count: None).in_thread

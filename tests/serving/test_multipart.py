@@ -1,4 +1,4 @@
-"""Our multipart parser: what clients really send comes back byte for byte; nonsense is a Problem, never a crash."""
+"""The multipart parser returns every part byte for byte; a malformed body is a Problem, never a crash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from vitreous.serving.multipart import boundary_of, parse_multipart
-from vitreous.serving.problems import Problem
+from vitreous.serving.responses import Problem
 
 BOUNDARY = b"xYz"
 
@@ -35,7 +35,7 @@ def test_round_trip(contents: list[bytes]) -> None:
     st.binary(max_size=400) | st.binary(max_size=100).map(lambda noise: encode([("image", "a", noise)])[:-7] + noise)
 )
 @settings(max_examples=200)
-def test_nonsense_is_a_problem(body: bytes) -> None:
+def test_a_malformed_body_is_a_problem(body: bytes) -> None:
     with contextlib.suppress(Problem):
         parse_multipart(body, BOUNDARY, 10)
 
@@ -71,5 +71,5 @@ def test_too_many_parts_and_too_long_a_head() -> None:
         parse_multipart(encode([("image", "a", b"")] * 3), BOUNDARY, 2)
     with pytest.raises(Problem, match="4096"):
         parse_multipart(encode([("image", "a" * 5000, b"")]), BOUNDARY, 2)
-    with pytest.raises(Problem, match="cut short"):
+    with pytest.raises(Problem, match="truncated"):
         parse_multipart(encode([("image", "a", b"data")])[:-12], BOUNDARY, 2)

@@ -1,4 +1,4 @@
-"""POST /v1/predict: the same answers as `vitreous predict`, for files and for numbers, one or many."""
+"""POST /v1/predict: the same predictions as `vitreous predict`, for files and for pixels, one or many."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Encode = Callable[..., bytes]
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP", "JPEG"])
 def test_one_file(client: TestClient, runs: list[Run], digits: np.ndarray, png: Encode, kind: str) -> None:
     data = png(digits[0], kind)
-    answer = client.post("/v1/predict", files={"image": ("a digit.bin", data)})
-    assert answer.status_code == 200, answer.text
-    (one,) = answer.json()["predictions"]
+    response = client.post("/v1/predict", files={"image": ("a digit.bin", data)})
+    assert response.status_code == 200, response.text
+    (one,) = response.json()["predictions"]
     (wanted,) = predict_images(runs[0], [data])
     assert (one["name"], one["label"], one["notes"]) == ("a digit.bin", wanted.label, list(wanted.notes))
     assert one["probabilities"] == pytest.approx(wanted.probabilities, abs=1e-5)
@@ -30,14 +30,16 @@ def test_many_files_and_another_model(client: TestClient, runs: list[Run], digit
     photo = np.kron(255 - digits[3], np.ones((9, 11), np.uint8))  # large, dark on light: normalised on the way
     pictures = [png(digits[1]), png(photo), png(digits[2])]
     files = [("image", (f"{number}.png", data)) for number, data in enumerate(pictures)]
-    answer = client.post("/v1/predict?model=tiny-cnn", files=files).json()
-    assert answer["model"] == "tiny-cnn"
+    response = client.post("/v1/predict?model=tiny-cnn", files=files).json()
+    assert response["model"] == "tiny-cnn"
     wanted = predict_images(runs[1], pictures)
-    assert [one["name"] for one in answer["predictions"]] == ["0.png", "1.png", "2.png"]
-    for one, other in zip(answer["predictions"], wanted, strict=True):
+    assert [one["name"] for one in response["predictions"]] == ["0.png", "1.png", "2.png"]
+    for one, other in zip(response["predictions"], wanted, strict=True):
         assert one["probabilities"] == pytest.approx(other.probabilities, abs=1e-5)
+    many_fields = "&".join(f"field{number}=1" for number in range(30))
+    assert client.post(f"/v1/predict?{many_fields}&model=tiny-cnn", files=files).json() == response
     by_field = client.post("/v1/predict", files=files, data={"model": "tiny-cnn"}).json()
-    assert by_field == answer
+    assert by_field == response
 
 
 def test_pixels_as_json(client: TestClient, digits: np.ndarray, png: Encode) -> None:
@@ -50,20 +52,20 @@ def test_pixels_as_json(client: TestClient, digits: np.ndarray, png: Encode) -> 
     assert len(client.post("/v1/predict", json={"pixels": colour.tolist()}).json()["predictions"]) == 2
 
 
-def test_a_bad_image_does_its_neighbours_no_harm(client: TestClient, digits: np.ndarray, png: Encode) -> None:
+def test_an_unreadable_image_does_not_affect_the_others(client: TestClient, digits: np.ndarray, png: Encode) -> None:
     good = png(digits[0])
     bad = [b"not an image", good[:-20], b"", png(np.zeros((28, 28), np.uint8))]
     alone = client.post("/v1/predict", files={"image": good}).json()["predictions"][0]
     files = [("image", (f"bad{number}", data)) for number, data in enumerate(bad)] + [("image", ("good", good))]
-    answer = client.post("/v1/predict", files=files)
-    assert answer.status_code == 200
-    *refused, one = answer.json()["predictions"]
+    response = client.post("/v1/predict", files=files)
+    assert response.status_code == 200
+    *refused, one = response.json()["predictions"]
     assert one["probabilities"] == alone["probabilities"]
     assert all(entry["name"] in entry["error"] and "label" not in entry for entry in refused)
     assert "blank" in refused[3]["error"]
 
 
-def test_nothing_readable_is_a_422(client: TestClient) -> None:
+def test_no_readable_image_is_a_422(client: TestClient) -> None:
     one = client.post("/v1/predict", files={"image": ("x.psd", b"8BPS")})
     assert one.status_code == 422
     assert one.headers["content-type"] == "application/problem+json"
@@ -102,9 +104,9 @@ def test_nothing_readable_is_a_422(client: TestClient) -> None:
     ],
 )  # fmt: skip
 def test_mistakes_get_a_sentence(client: TestClient, sent: dict, status: int, words: str) -> None:
-    answer = client.post("/v1/predict", **sent)
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    problem = answer.json()
+    response = client.post("/v1/predict", **sent)
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    problem = response.json()
     assert problem["status"] == status
     assert words in problem["detail"]

@@ -1,8 +1,9 @@
-"""Who may ask, what is reachable, and the headers that every answer bears."""
+"""Access control, reachable paths, and the headers of every response."""
 
 from __future__ import annotations
 
 import base64
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,15 +12,15 @@ import pytest
 from starlette.testclient import TestClient
 
 from vitreous.errors import ConfigError
-from vitreous.serving import security
+from vitreous.serving import metrics, security
+from vitreous.serving.pages import page_files
 from vitreous.serving.security import Gate, check_exposure, read_token
-from vitreous.serving.static_page import page_files
 
 TOKEN = "correct-horse-battery-staple"
 
 
 @pytest.mark.parametrize("path", ["/", "/v1/models", "/docs", "/metrics", "/nothing", "/healthz", "/v1/predict"])
-def test_every_answer_bears_the_headers(client: TestClient, path: str) -> None:
+def test_every_response_has_the_security_headers(client: TestClient, path: str) -> None:
     headers = client.get(path).headers
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "no-referrer"
@@ -39,14 +40,14 @@ def test_no_page_names_another_host(client: TestClient) -> None:
         loaded = re.findall(r'(?:src|href)="([^"]*)"', page.text)
         assert not [address for address in loaded if address.startswith(("http:", "https:", "//"))]
         assert "<style" not in page.text
-        assert not re.search(r"<script(?![^>]*src=)", page.text)  # nothing inline, which the policy would stop
+        assert not re.search(r"<script(?![^>]*src=)", page.text)  # nothing inline: the policy forbids it
 
 
-def test_page_files_are_served_and_asked_about(client: TestClient) -> None:
+def test_page_files_are_served_and_revalidated(client: TestClient) -> None:
     for name in page_files():
-        answer = client.get(f"/{name}")
-        assert answer.status_code == 200, name
-        again = client.get(f"/{name}", headers={"if-none-match": answer.headers["etag"]})
+        response = client.get(f"/{name}")
+        assert response.status_code == 200, name
+        again = client.get(f"/{name}", headers={"if-none-match": response.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
     assert client.get("/engine.json").json() == {"engine": "http"}
 
@@ -61,17 +62,17 @@ def test_page_files_are_served_and_asked_about(client: TestClient) -> None:
     ],
 )  # fmt: skip
 def test_no_path_of_the_disk_is_reachable(client: TestClient, path: str) -> None:
-    answer = client.get(path)
-    assert answer.status_code == 404
-    assert answer.headers["content-type"] == "application/problem+json"
-    assert "root:" not in answer.text
+    response = client.get(path)
+    assert response.status_code == 404
+    assert response.headers["content-type"] == "application/problem+json"
+    assert "root:" not in response.text
 
 
 def test_other_methods_are_405(client: TestClient) -> None:
     for method, path in (("GET", "/v1/predict"), ("DELETE", "/v1/models"), ("PUT", "/"), ("POST", "/healthz")):
-        answer = client.request(method, path)
-        assert answer.status_code == 405
-        assert answer.json()["status"] == 405
+        response = client.request(method, path)
+        assert response.status_code == 405
+        assert response.json()["status"] == 405
 
 
 @pytest.mark.parametrize(
@@ -79,8 +80,8 @@ def test_other_methods_are_405(client: TestClient) -> None:
     [("127.0.0.1:8000", 200), ("localhost", 200), ("[::1]:8000", 200), ("evil.example", 421), ("", 421),
      ("127.0.0.1.evil.example", 421), ("192.168.1.5:8000", 421)],
 )  # fmt: skip
-def test_on_loopback_only_its_names_are_answered(client: TestClient, host: str, status: int) -> None:
-    """A page elsewhere could have its own name point to 127.0.0.1 and read the answers."""
+def test_on_loopback_only_its_names_are_served(client: TestClient, host: str, status: int) -> None:
+    """Otherwise a foreign page could point its own name at 127.0.0.1 and read the responses (DNS rebinding)."""
     assert client.get("/v1/models", headers={"host": host}).status_code == status
 
 
@@ -90,7 +91,7 @@ def test_a_token_opens(make_client: Callable[..., TestClient]) -> None:
     for good in (f"Bearer {TOKEN}", f"bearer {TOKEN}", f"Basic {basic}"):
         assert client.get("/v1/models", headers={"authorization": good}).status_code == 200
     wrong = base64.b64encode(b"anyone:guess").decode()
-    for bad in (
+    bad_values = (
         "",
         "Bearer",
         f"Bearer {TOKEN}x",
@@ -99,12 +100,13 @@ def test_a_token_opens(make_client: Callable[..., TestClient]) -> None:
         f"Basic {wrong}",
         "Basic %%",
         "Bearer é",
-    ):
+    )
+    for bad in bad_values:
         for path in ("/v1/models", "/", "/metrics", "/docs", "/openapi.json"):
-            answer = client.get(path, headers={"authorization": bad.encode("latin-1")})
-            assert answer.status_code == 401
-            assert TOKEN not in answer.text
-        assert "Bearer" in answer.headers["www-authenticate"]
+            response = client.get(path, headers={"authorization": bad.encode("latin-1")})
+            assert response.status_code == 401
+            assert TOKEN not in response.text
+        assert "Bearer" in response.headers["www-authenticate"]
     assert client.post("/v1/predict", files={"image": b"x"}).status_code == 401
     assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
     assert client.get("/v1/models", headers={"host": "any.example", "authorization": f"Bearer {TOKEN}"}).is_success
@@ -117,7 +119,7 @@ def test_comparison_is_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == [(b"x", TOKEN.encode())]
 
 
-def test_exposure_needs_a_token_or_a_word(tmp_path: Path) -> None:
+def test_exposure_needs_a_token_or_no_auth(tmp_path: Path) -> None:
     check_exposure("127.0.0.1", None, no_auth=False)
     check_exposure("::1", None, no_auth=False)
     check_exposure("0.0.0.0", TOKEN, no_auth=False)
@@ -136,7 +138,7 @@ def test_exposure_needs_a_token_or_a_word(tmp_path: Path) -> None:
         read_token(tmp_path / "none")
 
 
-def test_a_fault_of_ours_says_no_more_than_needed(
+def test_a_server_error_reveals_no_details(
     make_client: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = make_client()
@@ -145,10 +147,18 @@ def test_a_fault_of_ours_says_no_more_than_needed(
         raise RuntimeError("secret details")
 
     monkeypatch.setattr("vitreous.serving.reading.parse_predict", fault)
-    answer = client.post("/v1/predict", files={"image": b"x"})
-    assert answer.status_code == 500
-    assert answer.json()["detail"] == "this is a fault of the server's, and was logged"
+    response = client.post("/v1/predict", files={"image": b"x"})
+    assert response.status_code == 500
+    assert response.json()["detail"] == "the server failed and has logged the error"
     assert 'status="500"} 1' in client.get("/metrics").text
+
+
+def test_gauges_of_dead_workers_are_dropped(tmp_path: Path) -> None:
+    alive, dead = (tmp_path / f"gauge_livesum_{pid}.db" for pid in (os.getpid(), 4_999_999))  # no pid is that large
+    alive.touch()
+    dead.touch()
+    metrics._forget_dead_workers(tmp_path)
+    assert (alive.exists(), dead.exists()) == (True, False)
 
 
 def test_metrics_add_up(make_client: Callable[..., TestClient]) -> None:
@@ -158,7 +168,7 @@ def test_metrics_add_up(make_client: Callable[..., TestClient]) -> None:
     client.get("/another")
     text = client.get("/metrics").text
     assert 'vitreous_requests_total{route="/v1/predict",status="200"} 1' in text
-    assert 'vitreous_requests_total{route="other",status="404"} 2' in text  # a visitor cannot make labels
-    assert 'vitreous_images_total{model="tiny-vit",outcome="answered"} 1' in text
+    assert 'vitreous_requests_total{route="other",status="404"} 2' in text  # clients cannot create labels
+    assert 'vitreous_images_total{model="tiny-vit",outcome="predicted"} 1' in text
     assert "vitreous_batch_images_count 1" in text
     assert "vitreous_waiting_images 0" in text

@@ -1,173 +1,158 @@
-"""The API in OpenAPI's words, for FastAPI to publish; the handlers do their own, faster, validation."""
+"""The API's requests and responses as pydantic models: what OpenAPI publishes, and what JSON requests are checked with.
+
+Responses are documented but not validated: validation would cost more than the response itself.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any, Literal, Self, get_args
 
-from vitreous.serving.look import WANTS
+import orjson
+from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
-Schema = dict[str, Any]
+from vitreous.serving.limits import Limits
+from vitreous.serving.responses import Problem
+
 Responses = dict[int | str, dict[str, Any]]
+Want = Literal["probabilities", "attention", "lens", "qkv", "rollout", "patch_removal", "relevance"]
+WANTS: tuple[Want, ...] = get_args(Want)
+
+Vector = list[float]
+Matrix = list[Vector]
+LayersAndHeads = list[list[Matrix]]
+FAIL_FAST = Field(fail_fast=True)  # stop at the first mistake: a hostile body could contain millions
+Flags = Annotated[list[bool | float], FAIL_FAST]
+GrayImage = list[list[Annotated[float, Field(ge=0, le=255)]]]
+ColourImage = list[list[list[Annotated[float, Field(ge=0, le=255)]]]]
+
+MODEL_ID = "the id of a model, as /v1/models lists them; omitted: the first"
 
 
-def _object(properties: Schema, required: list[str] | None = None, description: str = "") -> Schema:
-    schema: Schema = {"type": "object", "properties": properties}
-    if required:
-        schema["required"] = required
-    return schema | ({"description": description} if description else {})
+class Request(BaseModel):
+    """A JSON body. A field's description completes the sentence "`field` must be …" for a client that got it wrong."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    model: str | None = Field(None, description=MODEL_ID)
+
+    @classmethod
+    def parse(cls, body: bytes) -> Self:
+        try:
+            document = orjson.loads(body)  # rejects NaN, and nesting beyond 1024
+        except orjson.JSONDecodeError as error:
+            raise Problem(400, f"the body is not JSON: {str(error)[:120]}") from None
+        if not isinstance(document, dict):
+            raise Problem(422, "the body must be a JSON object")
+        unknown = next((key for key in document if key not in cls.model_fields), None)
+        if unknown is not None:
+            raise Problem(422, f"unknown field {unknown[:60]!r}; the fields are {', '.join(cls.model_fields)}")
+        try:
+            return cls.model_validate(document)
+        except ValidationError as error:
+            name = str(error.errors(include_url=False, include_context=False, include_input=False)[0]["loc"][0])
+            raise Problem(422, f"`{name}` must be {cls.model_fields[name].description}") from None
 
 
-def _array(items: Schema, **more: Any) -> Schema:
-    return {"type": "array", "items": items, **more}
+class PredictRequest(Request):
+    # checked by numpy instead, which is many times faster on thousands of numbers
+    pixels: SkipValidation[GrayImage | list[GrayImage] | list[ColourImage]] = Field(
+        description="numbers from 0 to 255: rows × columns, images × rows × columns, or images × rows × columns × 3"
+    )
 
 
-_NUMBER: Schema = {"type": "number"}
-_STRING: Schema = {"type": "string"}
-_LEVEL: Schema = {"type": "number", "minimum": 0, "maximum": 255}
-_NULL: Schema = {"type": "null"}
-_MODEL: Schema = {"type": "string", "description": "A model's id; left out: the first of /v1/models."}
+class PredictForm(BaseModel):
+    # multipart.py parses this one
+    image: list[bytes] = Field(min_length=1, max_length=Limits.most_images, description="PNG, JPEG, WebP or BMP files")
+    model: str | None = Field(None, description=MODEL_ID)
 
 
-def _nested(depth: int) -> Schema:
-    schema: Schema = _NUMBER
-    for _ in range(depth):
-        schema = _array(schema)
-    return schema
+class LookRequest(Request):
+    pixels: str = Field(description="base64 of uint8 channels × rows × columns, at the model's size")
+    head_mask: Annotated[list[Flags], FAIL_FAST] | None = Field(None, description="null, or 0s and 1s: layers × heads")
+    token_mask: Flags | None = Field(None, description="null, or 0s and 1s: one per patch")
+    relevance_class: int | None = Field(None, description="null (the predicted class), or the index of a class")
+    want: Annotated[list[Want], FAIL_FAST] = Field(["probabilities"], description=f"a list of: {', '.join(WANTS)}")
 
 
-def _or_null(schema: Schema) -> Schema:
-    return {"anyOf": [schema, _NULL]}
+class Prediction(BaseModel):
+    name: str
+    label: str | None = None
+    probability: float | None = None
+    probabilities: dict[str, float] | None = None
+    notes: list[str] | None = Field(None, description="what was done to turn the image into the model's input")
+    error: str | None = Field(None, description="why this image cannot be read; the other fields are then missing")
 
 
-PROBLEM = _object(
-    {"type": _STRING, "title": _STRING, "status": {"type": "integer"}, "detail": _STRING},
-    ["type", "title", "status", "detail"],
-)
-_STATUSES = {
+class Predictions(BaseModel):
+    model: str
+    predictions: list[Prediction]
+
+
+class Look(BaseModel):
+    """What was wanted; null where the model has no such thing. The four large arrays have five significant digits."""
+
+    probabilities: Vector | None = Field(None, description="classes")
+    attention: LayersAndHeads | None = Field(None, description="layers × heads × tokens × tokens")
+    lens: Matrix | None = Field(None, description="(layers + 1) × classes: probabilities")
+    queries: LayersAndHeads | None = Field(None, description="layers × heads × tokens × head width")
+    keys: LayersAndHeads | None = None
+    values: LayersAndHeads | None = None
+    rollout: Vector | None = Field(None, description="patches")
+    patch_removal: Vector | None = Field(None, description="patches: probability lost without each patch's token")
+    relevance: Vector | None = Field(None, description="patches")
+
+
+class Models(BaseModel):
+    models: list[dict[str, Any]]
+    version: str
+
+
+class Sample(BaseModel):
+    label: str
+    pixels: str = Field(description="base64 of uint8 channels × rows × columns")
+
+
+class Samples(BaseModel):
+    samples: list[Sample]
+
+
+class Status(BaseModel):
+    status: str
+
+
+class ProblemDocument(BaseModel):
+    type: str
+    title: str
+    status: int
+    detail: str
+
+
+_PROBLEMS = {
     400: "The body cannot be parsed.",
-    401: "A token is needed.",
-    404: "There is nothing at this address.",
-    405: "This address does not take this method.",
-    408: "The body came too slowly.",
+    401: "A token is required.",
+    405: "This address does not accept this method.",
+    408: "The body arrived too slowly.",
     413: "The body is too large.",
-    415: "The body is of a type that is not taken.",
-    421: "Asked for under another name than this machine's.",
-    422: "The request is understood and cannot be answered; the detail says why.",
-    429: "Too much waits already; try again after Retry-After.",
+    415: "The body's media type is not supported.",
+    421: "The Host header names another machine.",
+    422: "The request is well-formed but invalid; the detail says why.",
+    429: "Too many requests are waiting; try again after Retry-After.",
     503: "The server is busy or stopping; try again after Retry-After.",
-    504: "It took too long.",
+    504: "The request took too long.",
 }
+POST_PROBLEMS = (400, 408, 413, 415, 422, 429, 503, 504)
 
 
 def problems(*statuses: int) -> Responses:
-    return {
-        status: {
-            "description": _STATUSES[status],
-            "content": {"application/problem+json": {"schema": PROBLEM}},
-        }
-        for status in (401, 405, 421, *statuses)
-    }
+    """Describe these statuses, and those of every address, for FastAPI's `responses`."""
+    content = {"application/problem+json": {"schema": ProblemDocument.model_json_schema()}}
+    return {status: {"description": _PROBLEMS[status], "content": content} for status in (401, 405, 421, *statuses)}
 
 
-def answers(schema: Schema, description: str) -> Responses:
-    return {200: {"description": description, "content": {"application/json": {"schema": schema}}}}
+def responses(model: type[BaseModel], description: str, *statuses: int) -> Responses:
+    return {200: {"model": model, "description": description}, **problems(*statuses)}
 
 
-_PREDICTION = _object(
-    {
-        "name": _STRING,
-        "label": _STRING,
-        "probability": _NUMBER,
-        "probabilities": {"type": "object", "additionalProperties": _NUMBER},
-        "notes": _array(_STRING, description="What was done to the image to make it the model's input."),
-        "error": {**_STRING, "description": "Instead of an answer, where this image cannot be read."},
-    },
-    ["name"],
-)
-PREDICTIONS = _object({"model": _STRING, "predictions": _array(_PREDICTION)}, ["model", "predictions"])
-PREDICT_REQUEST: Schema = {
-    "parameters": [{"name": "model", "in": "query", "required": False, "schema": _MODEL}],
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": _object(
-                    {
-                        "image": _array(
-                            {"type": "string", "format": "binary"},
-                            minItems=1,
-                            maxItems=64,
-                            description="One or many PNG, JPEG, WebP or BMP files.",
-                        ),
-                        "model": _MODEL,
-                    },
-                    ["image"],
-                )
-            },
-            "application/json": {
-                "schema": {
-                    **_object(
-                        {
-                            "pixels": {
-                                "description": "Levels 0–255: rows × columns; images × rows × columns; or images ×"
-                                " rows × columns × 3.",
-                                "anyOf": [
-                                    _array(_array(_LEVEL)),
-                                    _array(_array(_array(_LEVEL))),
-                                    _array(_array(_array(_array(_LEVEL)))),
-                                ],
-                            },
-                            "model": _MODEL,
-                        },
-                        ["pixels"],
-                    ),
-                    "additionalProperties": False,
-                }
-            },
-        },
-    },
-}
-LOOK_REQUEST: Schema = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    **_object(
-                        {
-                            "model": _or_null(_MODEL),
-                            "pixels": {
-                                "type": "string",
-                                "description": "Base64 of uint8 channels × rows × columns, at the model's size.",
-                            },
-                            "head_mask": _or_null(_nested(2)),
-                            "token_mask": _or_null(_nested(1)),
-                            "relevance_class": _or_null({"type": "integer"}),
-                            "want": _array({"type": "string", "enum": list(WANTS)}),
-                        },
-                        ["pixels"],
-                    ),
-                    "additionalProperties": False,
-                }
-            }
-        },
-    }
-}
-LOOKED = _object(
-    {
-        "probabilities": {**_array(_NUMBER), "description": "classes"},
-        "attention": {**_or_null(_nested(4)), "description": "layers × heads × tokens × tokens"},
-        "lens": {**_or_null(_nested(2)), "description": "(layers + 1) × classes, probabilities"},
-        "queries": {**_or_null(_nested(4)), "description": "layers × heads × tokens × head width"},
-        "keys": _or_null(_nested(4)),
-        "values": _or_null(_nested(4)),
-        "rollout": {**_or_null(_nested(1)), "description": "patches"},
-        "occlusion": {**_or_null(_nested(1)), "description": "patches: what the answer loses without each"},
-        "relevance": {**_or_null(_nested(1)), "description": "patches"},
-    },
-    description="What was wanted; null where the model has no such thing. Attention, queries, keys and values have five"
-    " significant digits.",
-)
-MODELS = _object({"models": _array({"type": "object"}), "version": _STRING}, ["models", "version"])
-SAMPLES = _object({"samples": _array(_object({"label": _STRING, "pixels": _STRING}, ["label", "pixels"]))}, ["samples"])
-STATUS = _object({"status": _STRING}, ["status"])
+def request_body(schemas: dict[str, type[BaseModel]]) -> dict[str, Any]:
+    """Describe a body by media type for FastAPI's `openapi_extra`; the handlers parse bodies themselves."""
+    content = {media_type: {"schema": model.model_json_schema()} for media_type, model in schemas.items()}
+    return {"requestBody": {"required": True, "content": content}}

@@ -1,117 +1,69 @@
-"""Prometheus' text format, by hand: a few counters and two histograms are all there is to tell.
+"""Counters, histograms and gauges for Prometheus; nothing about who sent a request or what was drawn is recorded.
 
-Several workers share one folder: each keeps its numbers there, and whoever is asked adds all of them up. A worker
-writes its own before it answers, so that what one of them has told never goes back when another is asked.
+Workers share a folder of memory-mapped files (prometheus_client's multiprocess mode), so that any of them reports the
+sum. server.py sets PROMETHEUS_MULTIPROC_DIR for them: it must be set before prometheus_client is imported.
 """
 
 from __future__ import annotations
 
-import bisect
-import json
+import asyncio
 import os
-import threading
-from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
 
-from vitreous.downloads.files import atomic_write_text
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
+MULTIPROCESS_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+REFRESH_SECONDS = 1.0  # how often a worker writes its gauges
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 _IMAGES = (1, 2, 4, 8, 16, 32, 64)
-SAVE_SECONDS = 1.0  # how often a worker keeps its numbers for the others
 
-
-class Histogram:
-    def __init__(self, bounds: tuple[float, ...]):
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
-
-    def observe(self, value: float) -> None:
-        self.counts[bisect.bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def add(self, counts: list[int], total: float) -> None:
-        self.counts = [mine + other for mine, other in zip(self.counts, counts, strict=True)]
-        self.total += total
-
-    def lines(self, name: str, help_text: str) -> list[str]:
-        lines, below = [f"# HELP {name} {help_text}", f"# TYPE {name} histogram"], 0
-        for bound, count in zip((*self.bounds, "+Inf"), self.counts, strict=True):
-            below += count
-            lines.append(f'{name}_bucket{{le="{bound}"}} {below}')
-        return [*lines, f"{name}_sum {self.total:.6f}", f"{name}_count {below}"]
+disable_created_metrics()  # a timestamp series beside every counter, which multiprocess mode does not have either
 
 
 class Metrics:
-    """Only numbers; nothing about who asked or what was drawn is kept anywhere."""
+    def __init__(self) -> None:
+        own = self._own = self._reported = CollectorRegistry()
+        self._gauges: list[tuple[Gauge, Callable[[], float]]] = []
+        requests = Counter("vitreous_requests", "Requests responded to.", ["route", "status"], registry=own)
+        images = Counter("vitreous_images", "Images sent to a model.", ["model", "outcome"], registry=own)
+        # cached: looking up labels costs as much as counting
+        self.requests, self.images = cache(requests.labels), cache(images.labels)
+        self.seconds = Histogram("vitreous_request_seconds", "Seconds per request.", buckets=_SECONDS, registry=own)
+        self.batch_images = Histogram("vitreous_batch_images", "Images per batch.", buckets=_IMAGES, registry=own)
+        self.add_gauge("vitreous_resident_bytes", "Resident memory.", resident_bytes)
+        if folder := os.environ.get(MULTIPROCESS_VARIABLE):
+            _forget_dead_workers(Path(folder))
+            self._reported = CollectorRegistry()
+            MultiProcessCollector(self._reported, folder)
 
-    def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder
-        self.requests: Counter[tuple[str, int]] = Counter()  # (route, status)
-        self.images: Counter[tuple[str, str]] = Counter()  # (model, "answered" or "refused")
-        self.seconds, self.batch = Histogram(_SECONDS), Histogram(_IMAGES)
-        self.gauges: dict[str, Callable[[], float]] = {"vitreous_resident_bytes": resident_bytes}
-        self.lock = threading.Lock()  # batches may be counted by an engine's thread
+    def add_gauge(self, name: str, description: str, read: Callable[[], float]) -> None:
+        """Add a gauge that reports the sum of `read()` over the live workers."""
+        self._gauges.append((Gauge(name, description, registry=self._own, multiprocess_mode="livesum"), read))
 
-    def count_batch(self, images: int) -> None:
-        with self.lock:
-            self.batch.observe(images)
+    async def refresh_gauges(self) -> None:
+        """Keep the gauges up to date for the other workers, until cancelled."""
+        while True:
+            self._set_gauges()
+            await asyncio.sleep(REFRESH_SECONDS)
 
-    def state(self) -> dict[str, Any]:
-        with self.lock:
-            return {
-                "requests": [[*key, count] for key, count in self.requests.items()],
-                "images": [[*key, count] for key, count in self.images.items()],
-                "seconds": [self.seconds.counts, self.seconds.total],
-                "batch": [list(self.batch.counts), self.batch.total],
-                "gauges": {name: value() for name, value in self.gauges.items()},
-            }
-
-    def save(self) -> None:
-        if self.folder is not None:
-            atomic_write_text(self.folder / f"{os.getpid()}.json", json.dumps(self.state()))
+    def _set_gauges(self) -> None:
+        for gauge, read in self._gauges:
+            gauge.set(read())
 
     def text(self) -> bytes:
-        self.save()
-        states = [self.state()] if self.folder is None else _states(self.folder)
-        return _text(states)
+        self._set_gauges()
+        return generate_latest(self._reported)
 
 
-def _states(folder: Path) -> list[dict[str, Any]]:
-    """Of all workers there have been; of one that is gone, only what it counted."""
-    states = []
-    for file in sorted(folder.glob("*.json")):
-        state = json.loads(file.read_text(encoding="utf-8"))
-        if not Path(f"/proc/{file.stem}").exists() and Path("/proc/self").exists():
-            state["gauges"] = {}
-        states.append(state)
-    return states
-
-
-def _text(states: list[dict[str, Any]]) -> bytes:
-    requests: Counter[tuple[str, int]] = Counter()
-    images: Counter[tuple[str, str]] = Counter()
-    gauges: Counter[str] = Counter()
-    seconds, batch = Histogram(_SECONDS), Histogram(_IMAGES)
-    for state in states:
-        requests.update({(route, status): count for route, status, count in state["requests"]})
-        images.update({(model, outcome): count for model, outcome, count in state["images"]})
-        gauges.update(state["gauges"])
-        seconds.add(*state["seconds"])
-        batch.add(*state["batch"])
-    lines = ["# HELP vitreous_requests_total Requests answered.", "# TYPE vitreous_requests_total counter"]
-    for (route, status), count in sorted(requests.items()):
-        lines.append(f'vitreous_requests_total{{route="{route}",status="{status}"}} {count}')
-    lines += ["# HELP vitreous_images_total Images sent to a model.", "# TYPE vitreous_images_total counter"]
-    for (model, outcome), count in sorted(images.items()):
-        lines.append(f'vitreous_images_total{{model="{model}",outcome="{outcome}"}} {count}')
-    lines += seconds.lines("vitreous_request_seconds", "Time from a request's head to its answer.")
-    lines += batch.lines("vitreous_batch_images", "Images in one run of a model.")
-    for name, value in gauges.items():
-        lines += [f"# TYPE {name} gauge", f"{name} {value:.0f}"]
-    return ("\n".join(lines) + "\n").encode()
+def _forget_dead_workers(folder: Path) -> None:
+    """Drop the gauges of workers that died: the server starts a new worker for each, which calls this."""
+    for file in folder.glob("gauge_live*_*.db"):
+        pid = int(file.stem.rpartition("_")[2])
+        if Path("/proc/self").exists() and not Path(f"/proc/{pid}").exists():
+            mark_process_dead(pid, str(folder))
 
 
 def resident_bytes() -> float:

@@ -1,46 +1,36 @@
-"""The page's files, read once when the server starts: an address is looked up among them, never on the disk."""
+"""What the server and the static page share: the page's own files and the entries of its models."""
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
-from pathlib import PurePosixPath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from fastapi.responses import Response
+from vitreous.export.catalog import Entry, model_entries, model_ids, parse_metadata
+from vitreous.reports.pages import stylesheet
+from vitreous.runs import Run
 
-from vitreous.serving.static_page import page_files
-
-_TYPES = {
-    ".html": "text/html; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8",
-    ".css": "text/css; charset=utf-8",
-    ".json": "application/json",
-    ".webmanifest": "application/manifest+json",
-    ".svg": "image/svg+xml",
-    ".png": "image/png",
-    ".ico": "image/x-icon",
-    ".woff2": "font/woff2",
-    ".txt": "text/plain; charset=utf-8",
-}
+PAGE = Path(__file__).with_name("page")
+SUFFIXES = {".html", ".js", ".css", ".json", ".webmanifest", ".svg", ".png", ".ico", ".txt"}
 
 
-@dataclass(frozen=True)
-class PageFile:
-    content: bytes
-    media_type: str
-    etag: str
-
-    @classmethod
-    def of(cls, content: bytes, suffix: str) -> PageFile:
-        return cls(content, _TYPES[suffix], f'"{hashlib.sha256(content).hexdigest()[:32]}"')
-
-    def response(self, seen: str | None) -> Response:
-        headers = {"etag": self.etag, "cache-control": "no-cache"}  # kept, and asked about each time
-        if seen == self.etag:
-            return Response(status_code=304, headers=headers)
-        return Response(self.content, media_type=self.media_type, headers=headers)
+def page_files() -> dict[str, bytes]:
+    """Return the page's files by path relative to index.html, with the stylesheet that it shares with the reports."""
+    return {**files_in(PAGE), "vitreous.css": stylesheet().encode()}
 
 
-def page_responses() -> dict[str, PageFile]:
-    return {name: PageFile.of(path.read_bytes(), PurePosixPath(name).suffix) for name, path in page_files().items()}
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Return a folder's files by relative path; hidden files, links and other kinds of files are left out."""
+    paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*"))}
+    return {
+        name.as_posix(): path.read_bytes()
+        for name, path in paths.items()
+        if path.suffix in SUFFIXES
+        and path.is_file()
+        and not path.is_symlink()
+        and not any(part.startswith(".") for part in name.parts)
+    }
+
+
+def entries_from_onnx(runs: Sequence[Run], properties: Sequence[Mapping[str, str]]) -> list[Entry]:
+    """Return the entry of each run's model in models.json, from the metadata properties of its ONNX file."""
+    return model_entries(dict(zip(model_ids(runs), map(parse_metadata, properties), strict=True)))

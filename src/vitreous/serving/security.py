@@ -1,4 +1,4 @@
-"""Who may ask, and the headers that every answer bears."""
+"""Access control, and the security headers of every response."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import binascii
 import functools
 import hmac
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitreous.errors import ConfigError
-from vitreous.serving.problems import Problem
+from vitreous.serving.responses import Problem
 
 SHORTEST_TOKEN = 16
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for whatever watches the server; they tell nothing else
+OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for health checks; they reveal nothing else
 
 CSP = (
     "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; img-src 'self' data: blob:; object-src 'none';"
@@ -50,36 +50,39 @@ def read_token(path: Path) -> str:
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(
             f"the token in {str(path)!r} must be one line of at least {SHORTEST_TOKEN} ASCII characters without spaces;"
-            ' `python -c "import secrets; print(secrets.token_urlsafe(32))"` makes a good one'
+            ' create one with `python -c "import secrets; print(secrets.token_urlsafe(32))"`'
         )
     return token
 
 
 def check_exposure(host: str, token: str | None, no_auth: bool) -> None:
-    """Another host than loopback is open to others: that takes a token, or the word that none is wanted."""
+    """Refuse a host that others can reach without a token, unless `no_auth` allows it explicitly."""
     if not is_loopback(host) and token is None and not no_auth:
         raise ConfigError(
-            f"--host {host} lets others reach this server: give --token-file FILE (they send its token as a bearer"
-            " token, or a browser asks for it as a password), or --no-auth to let anyone in"
+            f"--host {host} lets others reach this server: add --token-file FILE (clients send its token as a bearer"
+            " token, browsers ask for it as a password), or --no-auth to let anyone in"
         )
 
 
 @dataclass(frozen=True)
 class Gate:
-    """Lets requests in. `loopback_only` refuses other host names: a foreign page could have its name point here."""
+    """Decides which requests are served.
 
-    token: str | None = None
+    `loopback_only` refuses other host names: a foreign page could point its own name at this machine (DNS rebinding).
+    """
+
+    token: str | None = field(default=None, repr=False)
     loopback_only: bool = True
 
     def check(self, path: str, host: bytes, authorization: bytes) -> None:
         if self.loopback_only and not is_loopback(_without_port(host)):
-            raise Problem(421, "this server listens on this machine only; ask for it as localhost or 127.0.0.1")
+            raise Problem(421, "this server is for this machine only; use the address localhost or 127.0.0.1")
         if self.token is None or path in OPEN_PATHS:
             return
         if not hmac.compare_digest(_credential(authorization), self.token.encode()):
             challenges = ((b"www-authenticate", b'Basic realm="vitreous", charset="UTF-8"'),
                           (b"www-authenticate", b'Bearer realm="vitreous"'))  # fmt: skip
-            raise Problem(401, "a token is needed: send it as `Authorization: Bearer TOKEN`", challenges)
+            raise Problem(401, "a token is required: send it as `Authorization: Bearer TOKEN`", challenges)
 
 
 def _without_port(host: bytes) -> str:
@@ -89,7 +92,7 @@ def _without_port(host: bytes) -> str:
 
 
 def _credential(authorization: bytes) -> bytes:
-    """What was sent as a bearer token, or as the password of a browser's own prompt (whatever the user's name)."""
+    """Return the bearer token, or the password from a browser's prompt (with any user name)."""
     scheme, _, value = authorization.partition(b" ")
     if scheme.lower() == b"bearer":
         return value.strip()

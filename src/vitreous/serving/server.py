@@ -1,17 +1,17 @@
-"""Running the application: granian, which can time out slow heads, in one process or several.
+"""Run the application with granian, which times out slow request heads, in one or more worker processes.
 
-`serve_runs` blocks until SIGINT or SIGTERM; what is under way then is finished first.
+`serve_runs` blocks until SIGINT or SIGTERM, and then finishes the requests under way.
 """
 
 from __future__ import annotations
 
 import functools
 import multiprocessing
+import os
 import socket
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,21 +22,9 @@ from vitreous.serving.limits import Limits
 from vitreous.serving.security import Gate, check_exposure, is_loopback, read_token
 
 if TYPE_CHECKING:
-    from vitreous.serving.app import Front
+    from vitreous.serving.app import Application
 
-SWITCH_SECONDS = 0.0005  # how soon the engine's thread gets the interpreter back from a busy event loop (default 5 ms)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What a worker needs to know; it is sent to each of them."""
-
-    run_paths: tuple[Path, ...]
-    host: str = "127.0.0.1"
-    port: int = 8000
-    token: str | None = field(default=None, repr=False)
-    limits: Limits = field(default_factory=Limits)
-    metrics_folder: Path | None = None  # where workers keep their numbers for each other; None: there is one
+SWITCH_SECONDS = 0.0005  # until a busy event loop yields the interpreter to an engine's thread (default 5 ms)
 
 
 def serve_runs(
@@ -50,30 +38,32 @@ def serve_runs(
     limits: Limits = Limits(),  # noqa: B008  # frozen
     announce: Callable[[str], None] = print,
 ) -> None:
-    """Serve the runs (none: the models in the box) until told to stop; `workers` is a process a core, at most two."""
+    """Serve the runs (none: the bundled models) until stopped; `workers` defaults to one per core, at most two."""
     require_serve_packages()
-    from vitreous.serving.models import box_runs, export_for_serving
+    from vitreous.serving.metrics import MULTIPROCESS_VARIABLE
+    from vitreous.serving.models import export_for_serving
 
     token = read_token(Path(token_file)) if token_file is not None else None
     check_exposure(host, token, no_auth)
     _check_port(host, port)
-    chosen = list(runs) or box_runs()
-    workers = workers or min(2, available_cores())  # each takes 300 MB; limits are a worker's
+    chosen = list(runs) or [Run.open(name) for name in ("bundled:vit", "bundled:cnn")]
+    workers = workers or min(2, available_cores())  # each takes 300 MB; limits are per worker
     announce(f"preparing {', '.join(run.path.name for run in chosen)} (exported and checked the first time only)")
     export_for_serving(chosen)
-    address = _address(host, port)
+    address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     announce(f"serving on {address}/ (the API: {address}/docs); stop with Ctrl-C")
+    gate = Gate(token, loopback_only=is_loopback(host))
+    loader = functools.partial(load_app, [run.path for run in chosen], gate, limits, address)
     with tempfile.TemporaryDirectory(prefix="vitreous-serve-") as folder:
-        shared = Path(folder) if workers > 1 else None
-        _run_granian(Settings(tuple(run.path for run in chosen), host, port, token, limits, shared), workers)
-
-
-def _address(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        os.environ[MULTIPROCESS_VARIABLE] = folder  # the workers inherit it
+        try:
+            _run_granian(loader, host, port, workers, limits)
+        finally:
+            os.environ.pop(MULTIPROCESS_VARIABLE, None)
 
 
 def require_serve_packages() -> None:
-    for package in ("onnxruntime", "fastapi", "granian", "orjson"):
+    for package in ("onnxruntime", "fastapi", "granian", "orjson", "prometheus_client"):
         try:
             __import__(package)
         except ImportError:
@@ -81,31 +71,29 @@ def require_serve_packages() -> None:
 
 
 def _check_port(host: str, port: int) -> None:
-    """A sentence now rather than a worker's traceback later."""
+    """Raise a ConfigError now rather than let a worker fail with a traceback."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --port or --host"
-        ) from None
+        reason = error.strerror or error
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from None
 
 
-def _run_granian(settings: Settings, workers: int) -> None:
+def _run_granian(loader: Callable[[], Application], host: str, port: int, workers: int, limits: Limits) -> None:
     from granian.constants import HTTPModes, Interfaces, Loops, RuntimeModes
     from granian.http import HTTP1Settings
     from granian.log import LogLevels
     from granian.server import Server
 
-    limits = settings.limits
-    # fork would carry torch's and ONNX Runtime's thread pools over as dead weight
+    # the thread pools of torch and ONNX Runtime do not survive a fork
     multiprocessing.set_start_method("spawn", force=True)
     server = Server(
-        "vitreous.serving.server",  # not looked at: the loader below makes the application
-        address=settings.host,
-        port=settings.port,
+        "vitreous.serving.server",  # not imported: the loader below makes the application
+        address=host,
+        port=port,
         interface=Interfaces.ASGI,
         workers=workers,
         runtime_mode=RuntimeModes.st,
@@ -120,11 +108,11 @@ def _run_granian(settings: Settings, workers: int) -> None:
         log_level=LogLevels.warning,
         respawn_failed_workers=True,
     )
-    server.serve(target_loader=functools.partial(load_app, settings), wrap_loader=False)
+    server.serve(target_loader=loader, wrap_loader=False)
 
 
-def load_app(settings: Settings) -> Front:
-    """In a worker: open the runs, load the graphs, make the application."""
+def load_app(run_paths: Sequence[Path], gate: Gate, limits: Limits, address: str) -> Application:
+    """Open the runs, load the graphs and build the application, in a worker."""
     import torch
 
     from vitreous.serving.app import create_app
@@ -135,9 +123,7 @@ def load_app(settings: Settings) -> Front:
     torch.set_flush_denormal(True)
     torch.set_num_threads(1)
     sys.setswitchinterval(SWITCH_SECONDS)
-    runs = [Run.open(path) for path in settings.run_paths]
-    metrics = Metrics(settings.metrics_folder)
-    local = is_loopback(settings.host)
-    models = load_models(runs, settings.limits, metrics, tell_paths=local)
-    service, gate = Service(models, settings.limits, metrics), Gate(settings.token, loopback_only=local)
-    return create_app(service, gate, _address(settings.host, settings.port))
+    metrics = Metrics()
+    runs = [Run.open(path) for path in run_paths]
+    models = load_models(runs, limits, metrics, show_paths=gate.loopback_only)
+    return create_app(Service(models, limits, metrics), gate, address)

@@ -1,186 +1,164 @@
-"""What the server does, apart from HTTP's plumbing: predict, look, list, and say how it is."""
+"""What the server does, apart from HTTP itself: predict, look, list models and samples, report its state."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 
 from vitreous.export.catalog import models_document, run_for_samples, sample_digits
 from vitreous.serving import look, reading
+from vitreous.serving.contract import LookRequest
 from vitreous.serving.limits import Limits
 from vitreous.serving.metrics import Metrics
 from vitreous.serving.models import ServedModel
-from vitreous.serving.problems import TEXT, Answer, ImageProblem, Problem, busy
-from vitreous.serving.reading import Ready, Receive, Scope
+from vitreous.serving.reading import BodyReader, PreparedImage, Receive, Upload
+from vitreous.serving.responses import ApiResponse, ImageProblem, Problem, busy
 
 Headers = dict[bytes, bytes]
+Prepared = list[PreparedImage | ImageProblem]
+Result = TypeVar("Result")
+
+
+class Pool:
+    """Threads for slow work, with a bounded number of requests in them; only the event loop uses it."""
+
+    def __init__(self, threads: int, most: int, limits: Limits, work: str):
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"vitreous-{work}")
+        self._most, self._limits, self._work = most, limits, work
+        self._requests = 0
+
+    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        if self._requests >= self._most:
+            detail = f"{self._requests} requests are already waiting for {self._work}; try again"
+            raise busy(429, detail, self._limits.retry_seconds)
+        self._requests += 1
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
+        finally:
+            self._requests -= 1
+
+    def stop(self) -> None:
+        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Service:
     def __init__(self, models: dict[str, ServedModel], limits: Limits, metrics: Metrics):
         self.models, self.limits, self.metrics = models, limits, metrics
-        self._first = next(iter(models.values()))
-        self._bodies = reading.BodyReader(limits)
-        self._decoders = ThreadPoolExecutor(2, thread_name_prefix="vitreous-decode")
-        self._lookers = ThreadPoolExecutor(1, thread_name_prefix="vitreous-look")
-        self._decoding = self._looking = 0  # requests in those pools; touched by the event loop only
-        self.draining = False
-        self._models_json = orjson.dumps(models_document([model.entry for model in models.values()]))
-        self._samples_json = orjson.dumps(sample_digits(run_for_samples([model.run for model in models.values()])))
-        metrics.gauges["vitreous_waiting_images"] = lambda: sum(model.engine.waiting for model in models.values())
-        metrics.gauges["vitreous_body_bytes"] = lambda: self._bodies.held_bytes
-
-    def start(self) -> None:
-        for model in self.models.values():
-            model.engine.start()
+        self._default = next(iter(models.values()))
+        self._bodies = BodyReader(limits)
+        self._decoding = Pool(2, limits.decodes, limits, "decoding")
+        self._looking = Pool(1, limits.looks, limits, "looking")
+        self._stopping = False
+        self.models_json = orjson.dumps(models_document([model.entry for model in models.values()]))
+        self.samples_json = orjson.dumps(sample_digits(run_for_samples([model.run for model in models.values()])))
+        engines = [model.engine for model in models.values()]
+        metrics.add_gauge("vitreous_waiting_images", "Queued images.", lambda: sum(one.waiting for one in engines))
+        metrics.add_gauge("vitreous_body_bytes", "Bodies in memory.", lambda: self._bodies.total_bytes)
 
     def stop(self) -> None:
-        self.draining = True
-        for model in self.models.values():
-            model.engine.stop()
-        self._decoders.shutdown(wait=False, cancel_futures=True)
-        self._lookers.shutdown(wait=False, cancel_futures=True)
+        self._stopping = True  # the engines finish what is queued
+        self._decoding.stop()
+        self._looking.stop()
 
-    # --- predict ---------------------------------------------------------------------------------------------------
-
-    async def predict(self, scope: Scope, headers: Headers, receive: Receive) -> Answer:
-        body = await self._bodies.read(headers, receive)
-        try:
-            async with asyncio.timeout(self.limits.answer_seconds):
-                return await self._predict(body, headers.get(b"content-type", b""), scope["query_string"])
-        except TimeoutError:
-            raise Problem(504, f"no answer within {self.limits.answer_seconds:g} s; send fewer images") from None
-        finally:
-            self._bodies.release(len(body))
-
-    async def _predict(self, body: bytes, content_type: bytes, query: bytes) -> Answer:
-        if len(body) <= self.limits.small_body_bytes:
-            ident, given = reading.parse_predict(body, content_type, query, self.limits)
-            model = self.find(ident)
-            model.engine.check_room(len(given))
-            if reading.is_small(given, len(body), self.limits):
-                prepared = reading.prepare_all(given, model.run.preprocessing, self.limits)
-            else:
-                prepared = await self._in_thread(reading.prepare_all, given, model.run.preprocessing, self.limits)
-        else:
-            model, prepared = await self._in_thread(self._parse_and_prepare, body, content_type, query)
-        ready = [one for one in prepared if isinstance(one, Ready)]
-        self.metrics.images[model.ident, "answered"] += len(ready)
-        self.metrics.images[model.ident, "refused"] += len(prepared) - len(ready)
-        if not ready:
-            raise _nothing_readable([one for one in prepared if isinstance(one, ImageProblem)])
-        pixels = np.stack([one.pixels for one in ready]) if len(ready) > 1 else ready[0].pixels[None]
-        probabilities = await model.engine.answer(pixels)
-        return Answer(200, orjson.dumps(_answers(model, prepared, probabilities)))
-
-    def _parse_and_prepare(
-        self, body: bytes, content_type: bytes, query: bytes
-    ) -> tuple[ServedModel, list[Ready | ImageProblem]]:
-        ident, given = reading.parse_predict(body, content_type, query, self.limits)
-        model = self.find(ident)
-        return model, reading.prepare_all(given, model.run.preprocessing, self.limits)
-
-    async def _in_thread(self, work: Any, *arguments: Any) -> Any:
-        if self._decoding >= self.limits.decodes:
-            detail = f"{self._decoding} requests wait to be decoded already; try again"
-            raise busy(429, detail, self.limits.retry_seconds)
-        self._decoding += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._decoders, work, *arguments)
-        finally:
-            self._decoding -= 1
-
-    def find(self, ident: str | None) -> ServedModel:
-        model = self._first if ident is None else self.models.get(ident)
+    def find(self, model_id: str | None) -> ServedModel:
+        model = self._default if model_id is None else self.models.get(model_id)
         if model is None:
-            raise Problem(422, f"there is no model of that id; there are: {', '.join(self.models)}")
+            raise Problem(422, f"there is no model with this id; the models are {', '.join(self.models)}")
         return model
 
-    # --- look ------------------------------------------------------------------------------------------------------
+    async def _respond(self, headers: Headers, receive: Receive, handle: Callable[[bytes], Any]) -> ApiResponse:
+        """Read the body, then handle it in time."""
+        body = await self._bodies.read(headers, receive)
+        try:
+            async with asyncio.timeout(self.limits.response_seconds):
+                return ApiResponse(await handle(body))
+        except TimeoutError:
+            detail = f"no result within {self.limits.response_seconds:g} s; ask for less at a time"
+            raise Problem(504, detail) from None
+        finally:
+            self._bodies.release(body)
 
-    async def look(self, headers: Headers, receive: Receive) -> Answer:
+    async def predict(self, headers: Headers, query: bytes, receive: Receive) -> ApiResponse:
+        content_type = headers.get(b"content-type", b"")
+        return await self._respond(headers, receive, lambda body: self._predict(body, content_type, query))
+
+    async def _predict(self, body: bytes, content_type: bytes, query: bytes) -> bytes:
+        # small bodies are parsed and decoded right here, in less time than it takes to wake a thread
+        if len(body) <= self.limits.small_body_bytes:
+            model, uploads = self._parse(body, content_type, query)
+        else:
+            model, uploads = await self._decoding.run(self._parse, body, content_type, query)
+        model.engine.check_room(len(uploads))
+        if reading.is_small(uploads, body, self.limits):
+            prepared = self._prepare(uploads, model)
+        else:
+            prepared = await self._decoding.run(self._prepare, uploads, model)
+        images = [one for one in prepared if isinstance(one, PreparedImage)]
+        self.metrics.images(model.id, "predicted").inc(len(images))
+        if len(images) < len(prepared):
+            self.metrics.images(model.id, "refused").inc(len(prepared) - len(images))
+        if not images:
+            raise _nothing_readable([one for one in prepared if isinstance(one, ImageProblem)])
+        pixels = np.stack([image.pixels for image in images]) if len(images) > 1 else images[0].pixels[None]
+        probabilities = await model.engine.predict(pixels)
+        return orjson.dumps({"model": model.id, "predictions": _predictions(model, prepared, probabilities)})
+
+    def _parse(self, body: bytes, content_type: bytes, query: bytes) -> tuple[ServedModel, list[Upload]]:
+        model_id, uploads = reading.parse_predict(body, content_type, query, self.limits)
+        return self.find(model_id), uploads
+
+    def _prepare(self, uploads: list[Upload], model: ServedModel) -> Prepared:
+        return [reading.prepare(upload, model.run.preprocessing, self.limits) for upload in uploads]
+
+    async def look(self, headers: Headers, receive: Receive) -> ApiResponse:
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             raise Problem(415, "send application/json")
-        body = await self._bodies.read(headers, receive)  # first: who sends slowly takes no place from the others
-        try:
-            return Answer(200, await self._looked_at(body))
-        finally:
-            self._bodies.release(len(body))
-
-    async def _looked_at(self, body: bytes) -> bytes:
-        if self._looking >= self.limits.looks:
-            raise busy(429, f"{self._looking} looks are under way already; try again", self.limits.retry_seconds)
-        self._looking += 1
-        try:
-            work = asyncio.get_running_loop().run_in_executor(self._lookers, self._look, body)
-            async with asyncio.timeout(self.limits.answer_seconds):
-                return await work
-        except TimeoutError:
-            raise Problem(504, f"no answer within {self.limits.answer_seconds:g} s; want less at a time") from None
-        finally:
-            self._looking -= 1
+        # a request takes its place in the pool after its body is read: slow uploads hold up nobody
+        return await self._respond(headers, receive, lambda body: self._looking.run(self._look, body))
 
     def _look(self, body: bytes) -> bytes:
-        document = look.parse_look(body)
-        model = self.find(look.model_of(document))
-        question = look.read_question(document, model, self.limits)
-        found = look.look(model, question)
-        contiguous = {
-            key: np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value for key, value in found.items()
-        }
+        request = LookRequest.parse(body)
+        model = self.find(request.model)
+        found = look.look(model, look.check_request(request, model, self.limits))
+        contiguous = {key: None if array is None else np.ascontiguousarray(array) for key, array in found.items()}
         return orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY)
 
-    # --- the rest --------------------------------------------------------------------------------------------------
-
-    def list_models(self) -> Answer:
-        return Answer(200, self._models_json)
-
-    def samples(self) -> Answer:
-        return Answer(200, self._samples_json)
-
-    def health(self) -> Answer:
-        return Answer(200, b'{"status":"alive"}')
-
-    def readiness(self) -> Answer:
-        dead = [model.ident for model in self.models.values() if not model.engine.is_alive]
-        if dead or self.draining:
-            reason = "the server is stopping" if self.draining else f"the engine of {', '.join(dead)} does not run"
-            raise busy(503, reason, self.limits.retry_seconds)
-        return Answer(200, b'{"status":"ready"}')
-
-    def telemetry(self) -> Answer:
-        return Answer(200, self.metrics.text(), TEXT)
+    def readiness(self) -> bytes:
+        if self._stopping:
+            raise busy(503, "the server is stopping", self.limits.retry_seconds)
+        return b'{"status":"ready"}'
 
 
 def _nothing_readable(problems: list[ImageProblem]) -> Problem:
     if len(problems) == 1:
         return Problem(422, problems[0].detail)
-    errors = [{"name": one.name, "detail": one.detail} for one in problems]
+    errors = [{"name": problem.name, "detail": problem.detail} for problem in problems]
     detail = f"none of the {len(problems)} images can be read; the first: {problems[0].detail}"
     return Problem(422, detail, errors=errors)
 
 
-def _answers(model: ServedModel, prepared: list[Ready | ImageProblem], probabilities: np.ndarray) -> dict[str, Any]:
-    """One entry an image, in the order they were sent; an image that cannot be read has an error instead."""
-    names, rows = model.class_names, iter(probabilities.tolist())
+def _predictions(model: ServedModel, prepared: Prepared, probabilities: np.ndarray) -> list[dict[str, Any]]:
+    """Return one entry per image in the order sent; an unreadable image has an `error` instead of a prediction."""
+    class_names, rows = model.run.class_names, iter(probabilities.tolist())
     predictions: list[dict[str, Any]] = []
-    for one in prepared:
-        if isinstance(one, ImageProblem):
-            predictions.append({"name": one.name, "error": one.detail})
+    for image in prepared:
+        if isinstance(image, ImageProblem):
+            predictions.append({"name": image.name, "error": image.detail})
             continue
         row = [round(probability, 6) for probability in next(rows)]
-        best = max(row)
+        highest = max(row)
         predictions.append(
             {
-                "name": one.name,
-                "label": names[row.index(best)],
-                "probability": best,
-                "probabilities": dict(zip(names, row, strict=True)),
-                "notes": one.notes,
+                "name": image.name,
+                "label": class_names[row.index(highest)],
+                "probability": highest,
+                "probabilities": dict(zip(class_names, row, strict=True)),
+                "notes": image.notes,
             }
         )
-    return {"model": model.ident, "predictions": predictions}
+    return predictions
