@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 from vitreous.config import ViTConfig
 from vitreous.inspection.attention import attention_layers, pooling_weights, rollout
-from vitreous.inspection.relevance import Pass, class_relevance, forward_and_back, relevance_readout
+from vitreous.inspection.relevance import Trace, class_relevance, forward_and_back, relevance_readout
 from vitreous.models import ViT
 from vitreous.runs import Run
 from vitreous.serving import look as looking
@@ -32,7 +32,7 @@ def vit(runs: list[Run]) -> ViT:
     return model
 
 
-def relevance_of(vit: ViT, passed: Pass) -> torch.Tensor:
+def relevance_of(vit: ViT, passed: Trace) -> torch.Tensor:
     layers = [layer[0] for layer in attention_layers(passed.taps, vit.config.depth)]
     return class_relevance(layers, passed.attention_gradients, relevance_readout(vit, passed))
 
