@@ -162,7 +162,7 @@ LOOKED = _object(
         "keys": _or_null(_nested(4)),
         "values": _or_null(_nested(4)),
         "rollout": {**_or_null(_nested(1)), "description": "patches"},
-        "occlusion": {**_or_null(_nested(1)), "description": "patches: what the answer loses without each"},
+        "patch_removal": {**_or_null(_nested(1)), "description": "patches: what the answer loses without each"},
         "relevance": {**_or_null(_nested(1)), "description": "patches"},
     },
     description="What was wanted; null where the model has no such thing. Attention, queries, keys and values have five"

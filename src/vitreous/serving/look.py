@@ -18,7 +18,7 @@ from vitreous.serving.models import ServedModel
 from vitreous.serving.problems import Problem
 from vitreous.serving.reading import parse_object
 
-WANTS = ("probabilities", "attention", "lens", "qkv", "rollout", "occlusion", "relevance")
+WANTS = ("probabilities", "attention", "lens", "qkv", "rollout", "patch_removal", "relevance")
 _LARGE = ("attention", "queries", "keys", "values")  # thousands of numbers each
 _DIGITS = 5  # of those, the significant ones that are sent
 _FIELDS = ("model", "pixels", "head_mask", "token_mask", "relevance_class", "want")
@@ -144,8 +144,8 @@ def look(model: ServedModel, question: Question) -> dict[str, Any]:
         answer["lens"] = _softmax(found["lens"][0])
     if "rollout" in question.want:
         answer["rollout"] = _rollout(found["attention"][0], config, question.token_mask)
-    if "occlusion" in question.want:
-        answer["occlusion"] = _occlusion(model, config, pixels, question)
+    if "patch_removal" in question.want:
+        answer["patch_removal"] = _occlusion(model, config, pixels, question)
     if "relevance" in question.want:
         answer["relevance"] = _relevance(model, question)
     return answer
@@ -156,7 +156,7 @@ def _keys(want: frozenset[str]) -> list[str]:
 
 
 def _outputs(want: frozenset[str]) -> list[str]:
-    from_graph = [key for key in _keys(want) if key not in ("rollout", "occlusion", "relevance")]
+    from_graph = [key for key in _keys(want) if key not in ("rollout", "patch_removal", "relevance")]
     return [*from_graph, "attention"] if "rollout" in want and "attention" not in want else from_graph
 
 
