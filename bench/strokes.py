@@ -77,10 +77,10 @@ def follow(line: np.ndarray) -> list[Line]:
     def near(at: tuple[int, int]) -> list[tuple[int, int]]:
         r, c = at
         straight = [(r - 1, c), (r, c + 1), (r + 1, c), (r, c - 1)]
-        beside = [(r - 1, c - 1), (r - 1, c + 1), (r + 1, c + 1), (r + 1, c - 1)]
+        diagonal = [(r - 1, c - 1), (r - 1, c + 1), (r + 1, c + 1), (r + 1, c - 1)]
         found = [other for other in straight if other in pixels]
         # skip a diagonal step that also goes through a corner pixel
-        found += [(y, x) for y, x in beside if (y, x) in pixels and not ({(r, x), (y, c)} & pixels)]
+        found += [(y, x) for y, x in diagonal if (y, x) in pixels and not ({(r, x), (y, c)} & pixels)]
         return found
 
     seen: set[frozenset[tuple[int, int]]] = set()

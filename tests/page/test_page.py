@@ -177,7 +177,7 @@ def test_pictures_are_opened_and_pasted(open_page: Any, served_site: str) -> Non
 def test_looking_from_a_patch_and_removing_it(open_page: Any, site: str) -> None:
     tab = open_page(site)
     page = tab.page
-    first, beside = tab.probabilities(), tab.probabilities("cnn")
+    first, first_cnn = tab.probabilities(), tab.probabilities("cnn")
     caption = page.locator("#map-caption").inner_text()
     cell = page.locator(".cell").nth(6)
     cell.hover()
@@ -190,7 +190,7 @@ def test_looking_from_a_patch_and_removing_it(open_page: Any, site: str) -> None
     tab.wait_until_idle()
     assert cell.get_attribute("aria-pressed") == "true"
     assert tab.probabilities() != first
-    assert tab.probabilities("cnn") != beside  # it has no tokens: the patch is painted black
+    assert tab.probabilities("cnn") != first_cnn  # it has no tokens: the patch is painted black
     assert page.locator(".prediction.vit .before").inner_text().startswith("before: ")
     assert page.locator(".bar.vit .mark").first.is_visible()
     expect(page.locator("#removed")).to_contain_text("patch row 2, column 3")
@@ -319,6 +319,21 @@ def test_the_address_holds_the_whole_state(open_page: Any, served_site: str) -> 
         assert again.page.locator(place).inner_text() == page.locator(place).inner_text()
     picture = "document.querySelector('#map canvas').toDataURL()"
     assert again.page.evaluate(picture) == page.evaluate(picture)
+
+
+def test_names_of_models_and_views(open_page: Any, served_site: str) -> None:
+    """Commands name bundled models by their short names, and links of version 0.1 still open the same view."""
+    command, view = open_page(served_site).page.evaluate(
+        """async (site) => {
+          const { lookCommand } = await import(site + "sharing.js");
+          const { fromHash } = await import(site + "state.js");
+          const { state } = fromHash("#view=occlusion");
+          return [lookCommand({ vit: { id: "vit", kind: "vit" }, cnn: { id: "cnn", kind: "cnn" }, state }), state.view];
+        }""",
+        served_site,
+    )
+    assert command == "vitreous look drawing.png --against bundled:cnn -o look-drawing"
+    assert view == "patch_removal"
 
 
 def test_a_damaged_address_does_no_harm(open_page: Any, served_site: str) -> None:

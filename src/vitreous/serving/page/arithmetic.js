@@ -1,5 +1,6 @@
 /**
- * One attention weight, step by step: q · k, divided by √D_h, through softmax, and its share of v.
+ * One attention weight, step by step: q · k, divided by √D_h, through softmax, and its share of v. The words and the
+ * equations are in index.html; here they get their numbers.
  *
  * Shapes: L layers, H heads, N tokens, K head width.
  *
@@ -7,26 +8,16 @@
  */
 
 import { signedColor } from "./colors.js";
-import { byId, contextOf, make, math, setAttributes, setText } from "./dom.js";
+import { byId, contextOf, make, resize, setAttributes, setText } from "./dom.js";
 import { headAttention, numTokens, patchOffset, range, sum } from "./vit-maths.js";
 import { percent, placeName, signed } from "./words.js";
 
 const TOLERANCE = 2e-3; // a weight that differs more from softmax(q·k/√D) belongs to a model that adds a term
+const EXTRA_TERM = "This model also adds a term for the distance between the two tokens, which the numbers above leave out.";
 
 export class Arithmetic {
-  #query = make("select", { "aria-label": "Query token" });
-  #key = make("select", { "aria-label": "Key token" });
-  #where = make("span", {});
-  #strips = {
-    q: strip("q"), k: strip("k"), product: strip("q × k"), v: strip("v"), weighted: strip("weight × v"), output: strip("sum"),
-  };
-  #match = step("1", "How well do they match?", "Multiply q and k number by number and add up: blue is negative, orange positive.");
-  #scale = step("2", "Scale", "Otherwise the sums would grow with the width.");
-  #softmax = step("3", "Compare with all tokens", "Softmax: its exponential, divided by the sum of all tokens' exponentials.");
-  #take = step("4", "Take that share of v", "This share of v goes to the query token, with the shares of all other tokens.");
-  #tokens = make("div", { class: "tokens", role: "img" });
-  #component = make("p", { class: "component small soft" });
-  #note = make("p", { class: "note small soft" });
+  #query = byId("query-token", HTMLSelectElement);
+  #key = byId("key-token", HTMLSelectElement);
   /** @type {HTMLElement[]} */
   #tokenBars = [];
   /** @type {ViTModel | null} */
@@ -34,21 +25,12 @@ export class Arithmetic {
   /** q, k and their product, by component @type {number[][]} */
   #vectors = [];
 
-  /**
-   * @param {HTMLElement} place @param {{ onQuery: (token: number) => void, onKey: (token: number) => void }} handlers
-   */
-  constructor(place, { onQuery, onKey }) {
-    const { q, k, product, v, weighted, output } = this.#strips;
-    this.#match.body.append(q.row, k.row, product.row, this.#component);
-    this.#softmax.body.append(this.#tokens);
-    this.#take.body.append(v.row, weighted.row, output.row);
-    byId("arithmetic-question").append("From ", this.#query, " to ", this.#key, " in ", this.#where);
-    const steps = [this.#match, this.#scale, this.#softmax, this.#take].map(({ element }) => element);
-    place.append(make("div", { class: "sums" }, ...steps), this.#note);
+  /** @param {{ onQuery: (token: number) => void, onKey: (token: number) => void }} handlers */
+  constructor({ onQuery, onKey }) {
     this.#query.addEventListener("change", () => onQuery(Number(this.#query.value)));
     this.#key.addEventListener("change", () => onKey(Number(this.#key.value)));
-    this.#match.body.addEventListener("pointermove", (event) => this.#showComponent(event));
-    this.#match.body.addEventListener("pointerleave", () => setText(this.#component, ""));
+    byId("match").addEventListener("pointermove", (event) => this.#showComponent(event));
+    byId("match").addEventListener("pointerleave", () => setText("component", ""));
   }
 
   /** @param {ViTModel} model */
@@ -59,8 +41,8 @@ export class Arithmetic {
     for (const select of [this.#query, this.#key]) {
       select.replaceChildren(...names.map((name, token) => make("option", { value: token }, name)));
     }
-    this.#tokenBars = names.map(() => make("span", {}));
-    this.#tokens.replaceChildren(...this.#tokenBars);
+    this.#tokenBars = names.map(() => make("span"));
+    byId("token-weights").replaceChildren(...this.#tokenBars);
   }
 
   /**
@@ -77,9 +59,9 @@ export class Arithmetic {
     this.#fit(model);
     this.#query.value = String(query);
     this.#key.value = String(key);
-    setText(this.#where, `head ${head + 1} of layer ${layer + 1}`);
+    setText("arithmetic-head", `head ${head + 1} of layer ${layer + 1}`);
     if (!result?.queries || !result.keys || !result.values || !result.attention) {
-      setText(this.#note, "Loading q, k and v …");
+      setText("arithmetic-note", "Loading q, k and v …");
       return;
     }
     const tokens = numTokens(model);
@@ -89,49 +71,44 @@ export class Arithmetic {
     const [k, v] = [keys[key], values[key]];
     const row = headAttention(result.attention, layer, head).subarray(query * tokens, (query + 1) * tokens);
     const weight = row[key];
-    const highest = Math.max(...row);
     const product = q.map((value, i) => value * k[i]);
     const dot = sum(product);
     const scaled = dot / Math.sqrt(model.head_dim);
 
     this.#vectors = [q, k, product];
-    paintStrips([this.#strips.q, q], [this.#strips.k, k]);
-    paintStrips([this.#strips.product, product]);
-    paintStrips(
-      [this.#strips.v, v],
-      [this.#strips.weighted, v.map((value) => weight * value)],
-      [this.#strips.output, v.map((_, i) => sum(values.map((each, token) => row[token] * each[i])))],
-    );
+    paintStrips({ q, k });
+    paintStrips({ product });
+    paintStrips({
+      v,
+      weighted: v.map((value) => weight * value),
+      output: v.map((_, i) => sum(values.map((each, token) => row[token] * each[i]))),
+    });
+    this.#paintWeights(model, row, key);
+    setText("dot", signed(dot));
+    setText("dot-again", signed(dot));
+    setText("head-width", String(model.head_dim));
+    setText("scaled", signed(scaled));
+    setText("exponential", signed(Math.exp(scaled)));
+    // the divisor follows from the weight itself, so that removed tokens do not count
+    setText("exponentials", signed(weight > 0 ? Math.exp(scaled) / weight : 0));
+    byId("softmax-numbers").classList.toggle("does-not-apply", keyRemoved);
+    byId("softmax-removed").classList.toggle("does-not-apply", !keyRemoved);
+    setText("weight", percent(weight));
+    setText("taken", `${percent(weight)} of v`);
+    const expected = keyRemoved ? 0 : softmaxAt(q, keys, key, row);
+    setText("arithmetic-note", Math.abs(expected - weight) > TOLERANCE ? EXTRA_TERM : "");
+  }
+
+  /** @param {ViTModel} model @param {Float32Array} row  the weights of all tokens @param {number} key */
+  #paintWeights(model, row, key) {
+    const highest = Math.max(...row);
     this.#tokenBars.forEach((bar, token) => {
       bar.style.height = `${Math.max(1, (100 * row[token]) / highest)}%`;
       bar.classList.toggle("key", token === key);
       bar.title = `${tokenName(token, model)}: ${percent(row[token])}`;
     });
-    const label = `All ${tokens} weights; this one is ${percent(weight)}, the largest ${percent(highest)}.`;
-    setAttributes(this.#tokens, { "aria-label": label });
-
-    const qk = () => [math("mi", "q"), math("mo", "·"), math("mi", "k")];
-    const width = math("msub", math("mi", "D"), math("mi", "h"));
-    this.#match.show(qk(), signed(dot));
-    this.#scale.show(
-      [math("mfrac", math("mrow", ...qk()), math("msqrt", width))],
-      signed(scaled),
-      math("mfrac", math("mn", signed(dot)), math("msqrt", math("mn", String(model.head_dim)))),
-    );
-    const total = math("mrow", math("munder", math("mo", "∑"), math("mi", "j")), power("q·kⱼ/√D"));
-    // the divisor follows from the weight itself, so that removed tokens do not count
-    const divisor = weight > 0 ? Math.exp(scaled) / weight : 0;
-    this.#softmax.show(
-      [math("mfrac", power("q·k/√D"), total)],
-      percent(weight),
-      keyRemoved
-        ? math("mtext", "removed, so 0")
-        : math("mfrac", math("mn", signed(Math.exp(scaled))), math("mn", signed(divisor))),
-    );
-    this.#take.show([math("mi", "A"), math("mi", "v")], `${percent(weight)} of v`);
-    const differs = Math.abs((keyRemoved ? 0 : softmaxAt(q, keys, key, row)) - weight) > TOLERANCE;
-    const note = "This model also adds a term for the distance between the two tokens, which the numbers above leave out.";
-    setText(this.#note, differs ? note : "");
+    const label = `All ${row.length} weights; this one is ${percent(row[key])}, the largest ${percent(highest)}.`;
+    setAttributes(byId("token-weights"), { "aria-label": label });
   }
 
   /** @param {PointerEvent} event */
@@ -141,7 +118,7 @@ export class Arithmetic {
     const width = this.#vectors[0].length;
     const i = Math.min(width - 1, Math.max(0, Math.floor(((event.clientX - bounds.left) / bounds.width) * width)));
     const [q, k, product] = this.#vectors.map((vector) => signed(vector[i]));
-    setText(this.#component, `component ${i + 1}: ${q} × ${k} = ${product}`);
+    setText("component", `component ${i + 1}: ${q} × ${k} = ${product}`);
   }
 }
 
@@ -168,48 +145,14 @@ function softmaxAt(q, keys, key, row) {
   return powers[key] / sum(powers);
 }
 
-/** Make a row that shows a vector as coloured cells. @param {string} name */
-function strip(name) {
-  const canvas = make("canvas", { class: "strip pixels", height: 1, "aria-hidden": "true" });
-  return { canvas, row: make("div", { class: "strip-row" }, make("span", {}, name), canvas) };
-}
-
-/** Paint vectors on one common scale. @param {[ReturnType<typeof strip>, number[]][]} strips */
-function paintStrips(...strips) {
-  const high = Math.max(...strips.flatMap(([, values]) => values.map(Math.abs))) || 1;
-  for (const [{ canvas }, values] of strips) {
-    canvas.width = values.length;
+/** Paint vectors as coloured cells, on one common scale. @param {Record<string, number[]>} vectors  by strip */
+function paintStrips(vectors) {
+  const high = Math.max(...Object.values(vectors).flat().map(Math.abs)) || 1;
+  for (const [name, values] of Object.entries(vectors)) {
+    const canvas = byId(`strip-${name}`, HTMLCanvasElement);
+    resize(canvas, values.length, 1);
     const image = new ImageData(values.length, 1);
     values.forEach((value, i) => image.data.set([...signedColor(value / high), 255], 4 * i));
     contextOf(canvas).putImageData(image, 0, 0);
   }
-}
-
-/**
- * Make one step of the calculation: its title, its equation with numbers, its result.
- * @param {string} number @param {string} title @param {string} words
- */
-function step(number, title, words) {
-  const equation = make("div", { class: "sum-equation" });
-  const result = make("output", { class: "result number" });
-  const body = make("div", { class: "sum-body" });
-  const heading = make("h3", {}, make("span", { class: "step-number" }, number), title);
-  const line = make("div", { class: "sum-line" }, equation, result);
-  return {
-    element: make("div", { class: "sum" }, heading, line, make("p", { class: "sum-words" }, words), body),
-    body,
-    /** @param {Node[]} left @param {string} value @param {Node} [withNumbers] */
-    show(left, value, withNumbers) {
-      const parts = [...left, math("mo", "="), ...(withNumbers ? [withNumbers, math("mo", "=")] : [])];
-      const formula = math("math", math("mrow", ...parts));
-      formula.setAttribute("displaystyle", "true"); // fractions at full size
-      equation.replaceChildren(formula);
-      setText(result, value);
-    },
-  };
-}
-
-/** @param {string} exponent */
-function power(exponent) {
-  return math("msup", math("mi", "e"), math("mtext", exponent));
 }

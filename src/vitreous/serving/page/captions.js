@@ -65,7 +65,7 @@ function attentionCaption(session, vit, values, hint) {
   return joined(
     `From ${from}, ${who} attends most to ${placeName(most, vit.grid)}: ${percent(values[most])}.`,
     vit.has_class_token ? `${percent(rest)} goes to the class token.` : "",
-    state.key === null ? hint : "Click a patch to see how its weight is computed.",
+    state.key === null ? hint : "Click a patch to see its weight.",
   );
 }
 

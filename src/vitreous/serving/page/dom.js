@@ -62,13 +62,6 @@ export function setText(place, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** Make a MathML element. @param {string} tag @param {(Node | string)[]} children */
-export function math(tag, ...children) {
-  const element = document.createElementNS("http://www.w3.org/1998/Math/MathML", tag);
-  element.append(...children);
-  return element;
-}
-
 /** Return a canvas's 2-D context. @param {HTMLCanvasElement} canvas */
 export function contextOf(canvas) {
   const context = canvas.getContext("2d");

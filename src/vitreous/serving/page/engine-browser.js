@@ -92,9 +92,9 @@ export class BrowserEngine {
       const classes = data.length / rows.length;
       rows.forEach((_, i) => probabilities.push(data.subarray(i * classes, (i + 1) * classes)));
     }
-    const [whole, ...without] = probabilities;
-    const predicted = argmax(whole);
-    return Float32Array.from(without, (each) => whole[predicted] - each[predicted]);
+    const [before, ...after] = probabilities;
+    const predicted = argmax(before);
+    return Float32Array.from(after, (each) => before[predicted] - each[predicted]);
   }
 
   /**

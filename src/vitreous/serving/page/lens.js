@@ -73,6 +73,7 @@ function captionOf(predicted, classNames) {
   const last = predicted[predicted.length - 1];
   const before = predicted.findLastIndex((best) => best !== last);
   const intro = "Each row is the prediction read out after that layer, in percent.";
-  if (before < 0) return `${intro} It is ${classNames[last]} from the start.`;
-  return `${intro} It is ${classNames[last]} from layer ${before + 1} on; before that it was ${classNames[predicted[before]]}.`;
+  const name = classNames[last];
+  if (before < 0) return `${intro} It is ${name} from the start.`;
+  return `${intro} It is ${name} from layer ${before + 1} on; before that it was ${classNames[predicted[before]]}.`;
 }

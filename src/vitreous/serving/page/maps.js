@@ -157,7 +157,8 @@ function paintGrid(context, similarity, [rows, columns], [left, top, width, heig
     const [row, column] = rowAndColumn(patch, [rows, columns]);
     context.fillStyle = css(signedColor(value));
     // half a pixel more, so that no seam shows between cells
-    context.fillRect(left + (column * width) / columns, top + (row * height) / rows, width / columns + 0.5, height / rows + 0.5);
+    const [wide, tall] = [width / columns, height / rows];
+    context.fillRect(left + column * wide, top + row * tall, wide + 0.5, tall + 0.5);
   });
 }
 

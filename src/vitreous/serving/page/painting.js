@@ -56,7 +56,7 @@ export class Painter {
     });
     this.bars = new Bars(byId("bars"));
     this.lens = new Lens(byId("lens"), byId("lens-caption"), (layer) => actions.update({ layer, view: "attention" }));
-    this.arithmetic = new Arithmetic(byId("arithmetic-body"), {
+    this.arithmetic = new Arithmetic({
       onQuery: (token) => actions.update({ query: token - Number(session.vit?.has_class_token ?? false) }),
       onKey: (token) => actions.update({ key: token }),
     });
@@ -221,8 +221,10 @@ export class Painter {
     const shown = JSON.stringify([vit.id, session.cnn?.id, removedPatches, removedHeads]);
     if (place.dataset.shown === shown) return; // the buttons keep their focus
     place.dataset.shown = shown;
-    const chip = (/** @type {string} */ name, /** @type {() => void} */ restore) =>
-      makeButton({ class: "chip", "aria-label": `Restore ${name}` }, restore, name, make("span", { "aria-hidden": "true" }, "×"));
+    const chip = (/** @type {string} */ name, /** @type {() => void} */ restore) => {
+      const cross = make("span", { "aria-hidden": "true" }, "×");
+      return makeButton({ class: "chip", "aria-label": `Restore ${name}` }, restore, name, cross);
+    };
     const chips = [
       ...removedPatches.map((patch) => chip(`patch ${placeName(patch, vit.grid)}`, () => actions.togglePatch(patch))),
       ...removedHeads.map(([layer, head]) =>

@@ -1,5 +1,6 @@
 /**
- * What the page knows: the user's choices, the models, their results for the current drawing, and what follows from these.
+ * What the page shows: the user's choices, the models, their results for the current drawing, and values derived from
+ * these.
  *
  * @import { Engine, LookResult, Model } from "./engine.js"
  * @import { State } from "./state.js"
@@ -14,7 +15,9 @@
 import { EngineError, isViT } from "./engine.js";
 import { SIDE } from "./normalise.js";
 import { initialState, limited, VIEWS } from "./state.js";
-import { argmax, attentionFrom, numPatches, numTokens, patchOffset, range, shifted, shuffled, shuffledOrder } from "./vit-maths.js";
+import {
+  argmax, attentionFrom, numPatches, numTokens, patchOffset, range, shifted, shuffled, shuffledOrder,
+} from "./vit-maths.js";
 
 export const KINDS = /** @type {const} */ (["vit", "cnn"]);
 
@@ -120,7 +123,7 @@ export class Session {
 
   /** Keep the models that accept what is drawn here. @param {Model[]} models */
   useModels(models) {
-    this.models = models.filter(({ channels, image_size }) => [channels, ...image_size].join() === `1,${SIDE},${SIDE}`);
+    this.models = models.filter(({ channels, image_size }) => channels === 1 && image_size.every((side) => side === SIDE));
     if (this.models.length > 0) return;
     const [{ name, image_size, channels }] = models;
     throw new EngineError(
@@ -156,15 +159,14 @@ export class Session {
 
   /** Return the masks of what is removed; null where nothing is. */
   masks() {
-    const { vit, state } = this;
+    const { vit } = this;
+    const { removedHeads, removedPatches } = this.state;
     if (vit === null) return { headMask: null, tokenMask: null };
-    const keeps = (/** @type {number} */ layer) => (/** @type {number} */ head) => Number(!this.isHeadRemoved(layer, head));
-    const headMask = range(vit.depth).map((layer) => range(vit.num_heads).map(keeps(layer)));
-    const tokenMask = range(numPatches(vit)).map((patch) => Number(!state.removedPatches.includes(patch)));
-    return {
-      headMask: state.removedHeads.length > 0 ? headMask : null,
-      tokenMask: state.removedPatches.length > 0 ? tokenMask : null,
-    };
+    const heads = range(vit.depth).map(() => Array(vit.num_heads).fill(1));
+    const patches = Array(numPatches(vit)).fill(1);
+    for (const [layer, head] of removedHeads) heads[layer][head] = 0;
+    for (const patch of removedPatches) patches[patch] = 0;
+    return { headMask: removedHeads.length > 0 ? heads : null, tokenMask: removedPatches.length > 0 ? patches : null };
   }
 
   /**

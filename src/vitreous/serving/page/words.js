@@ -2,7 +2,7 @@
 
 import { numPatches, rowAndColumn } from "./vit-maths.js";
 
-/** Return a fraction as a percentage; never "100 %" or "0 %" for a value that is not quite that. @param {number} fraction */
+/** Return a fraction as a percentage; "100 %" and "0 %" only for exactly 1 and 0. @param {number} fraction */
 export function percent(fraction) {
   if (fraction >= 0.9995 && fraction < 1) return ">99.9 %";
   if (fraction > 0 && fraction < 0.0005) return "<0.1 %";
