@@ -1,10 +1,10 @@
-"""Do strokes keep their class wherever and however large they are drawn?
+"""Are strokes recognised wherever and however large they are drawn?
 
     python bench/strokes.py --run RUN [--digits 300] [--json FILE]
 
-Test digits of all classes are traced to strokes (thinned to a line, the line followed), then drawn by the page's own
-code (raster.js, normalise.js, run in node): at their size, half of it and double, each moved to a random place on the
-sheet. The rate of right answers is printed with the page's normalisation and without it. Bar: 95 % with it.
+Test digits of all classes are traced to strokes (thinned to a line, which is then followed) and drawn by the page's
+own code (raster.js and normalise.js, run in node): at their size, half and double, each at a random place on the sheet.
+The accuracy is printed with the page's normalisation and without it; the exit code is 1 if it is below 95 % with it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from vitreous.runs import open_run
 SHEET = 224  # raster.js
 BASE_HEIGHT = 100.0  # of the sheet; half of it is 50, double 200
 SCALES = {"half": 0.5, "as it is": 1.0, "double": 2.0}
-BAR = 0.95
+REQUIRED_ACCURACY = 0.95
 Line = list[tuple[float, float]]  # (row, column)
 
 
@@ -37,15 +37,15 @@ Line = list[tuple[float, float]]  # (row, column)
 class Row:
     size: str
     drawings: int
-    right: int
-    right_without: int  # without normalisation
+    correct: int
+    correct_without: int  # without normalisation
 
 
 # --- from pixels to strokes -------------------------------------------------------------------------------------------
 
 
 def thin(shape: np.ndarray) -> np.ndarray:
-    """Zhang and Suen's thinning (1984): a shape → a line one pixel wide that keeps how it is connected."""
+    """Thin a shape to a line one pixel wide with the same connections (Zhang and Suen, 1984)."""
     image = np.pad(shape.astype(np.uint8), 1)
     changed = True
     while changed:
@@ -65,22 +65,22 @@ def thin(shape: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(image: np.ndarray) -> np.ndarray:
-    """(8, H, W): the neighbours of each pixel, clockwise from the north."""
+    """Return the neighbours of each pixel, (8, H, W), clockwise from the north."""
     around = ((-1, 0), (-1, 1), (0, 1), (1, 1), (1, 0), (1, -1), (0, -1), (-1, -1))
     return np.stack([np.roll(image, (-down, -right), axis=(0, 1)) for down, right in around])
 
 
 def follow(line: np.ndarray) -> list[Line]:
-    """A thin line → strokes: from ends and crossings along every edge once, then around what loops are left."""
+    """Follow a thin line: from its ends and crossings along every edge once, then around the remaining loops."""
     pixels = {(int(r), int(c)) for r, c in np.argwhere(line)}
 
     def near(at: tuple[int, int]) -> list[tuple[int, int]]:
         r, c = at
         straight = [(r - 1, c), (r, c + 1), (r + 1, c), (r, c - 1)]
-        beside = [(r - 1, c - 1), (r - 1, c + 1), (r + 1, c + 1), (r + 1, c - 1)]
+        diagonal = [(r - 1, c - 1), (r - 1, c + 1), (r + 1, c + 1), (r + 1, c - 1)]
         found = [other for other in straight if other in pixels]
-        # a diagonal step that a corner pixel already makes is not a second way
-        found += [(y, x) for y, x in beside if (y, x) in pixels and not ({(r, x), (y, c)} & pixels)]
+        # skip a diagonal step that also goes through a corner pixel
+        found += [(y, x) for y, x in diagonal if (y, x) in pixels and not ({(r, x), (y, c)} & pixels)]
         return found
 
     seen: set[frozenset[tuple[int, int]]] = set()
@@ -104,12 +104,12 @@ def follow(line: np.ndarray) -> list[Line]:
             if frozenset((start, step)) not in seen:
                 walk(start, step)
     strokes += [[(float(r), float(c))] for r, c in pixels if not near((r, c))]  # single dots
-    # thinning leaves whiskers of a pixel or two at the ends of thick strokes
+    # thinning leaves spurs of a pixel or two at the ends of thick strokes
     return [stroke for stroke in strokes if len(stroke) > 2] or strokes
 
 
 def trace(digit: np.ndarray) -> list[Line]:
-    """One MNIST digit (28, 28) → strokes in its own pixels, found on a threefold enlargement for smoother lines."""
+    """Trace a digit (28, 28) to strokes in its own pixels; enlarged threefold first, for smoother lines."""
     enlarged = torch.nn.functional.interpolate(
         torch.from_numpy(digit.astype(np.float32))[None, None], scale_factor=3, mode="bilinear"
     )[0, 0].numpy()
@@ -117,7 +117,7 @@ def trace(digit: np.ndarray) -> list[Line]:
 
 
 def place(strokes: list[Line], scale: float, rng: np.random.Generator) -> list[list[list[int]]]:
-    """On the sheet at a size, somewhere: strokes of whole x, y, as the page's pointer gives them."""
+    """Place strokes at random on the sheet, at a size, in whole x, y as the page's pointer gives them."""
     points = np.array([point for stroke in strokes for point in stroke])
     low, extent = points.min(axis=0), np.ptp(points, axis=0)
     factor = scale * BASE_HEIGHT / max(float(extent.max()), 1.0)
@@ -145,16 +145,16 @@ def draw(drawings: list[list[list[list[int]]]]) -> dict[str, np.ndarray]:
         sys.exit("bench/strokes.py runs the page's own drawing code and needs node: apt-get install nodejs")
     script = Path(__file__).with_suffix(".mjs")
     result = subprocess.run([node, script], input=json.dumps(drawings), capture_output=True, text=True, check=True)
-    answers = json.loads(result.stdout)
+    pictures = json.loads(result.stdout)
     return {
-        way: np.stack([np.frombuffer(base64.b64decode(one[way]), np.uint8).reshape(28, 28) for one in answers])
+        way: np.stack([np.frombuffer(base64.b64decode(one[way]), np.uint8).reshape(28, 28) for one in pictures])
         for way in ("normalised", "plain")
     }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", type=Path, default=None, help="a run trained on mnist; left out: the model in the box")
+    parser.add_argument("--run", type=Path, default=None, help="a run trained on mnist (default: the bundled ViT)")
     parser.add_argument("--digits", type=int, default=300, help="how many test digits to trace")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, default=None, help="also write the table here")
@@ -173,28 +173,30 @@ def main() -> int:
     rows: list[Row] = []
     for name, scale in SCALES.items():
         pictures = draw([place(one, scale, rng) for one in traced])
-        right = {}
+        correct = {}
         for way, pixels in pictures.items():
             logits = compute_logits(model, torch.from_numpy(pixels[:, None].copy()), run.preprocessing)
-            right[way] = int((logits.argmax(dim=1).numpy() == labels).sum())
-        rows.append(Row(name, len(traced), right["normalised"], right["plain"]))
-    whole = Row("all", *(sum(getattr(row, part) for row in rows) for part in ("drawings", "right", "right_without")))
+            correct[way] = int((logits.argmax(dim=1).numpy() == labels).sum())
+        rows.append(Row(name, len(traced), correct["normalised"], correct["plain"]))
+    whole = Row(
+        "all", *(sum(getattr(row, part) for row in rows) for part in ("drawings", "correct", "correct_without"))
+    )
 
     print(f"{run.path}: {len(traced)} test digits of 10 classes traced to {strokes} strokes, moved, three sizes")
     for row in (*rows, whole):
-        rate, without = row.right / row.drawings, row.right_without / row.drawings
+        rate, without = row.correct / row.drawings, row.correct_without / row.drawings
         print(f"  {row.size:8}  normalised {rate:6.1%}   as drawn {without:6.1%}")
-    rate, interval = whole.right / whole.drawings, wilson_interval(whole.right, whole.drawings)
-    print(f"  normalised, 95 % interval: {interval.low:.1%} to {interval.high:.1%}; bar: {BAR:.0%}")
+    rate, interval = whole.correct / whole.drawings, wilson_interval(whole.correct, whole.drawings)
+    print(f"  normalised, 95 % interval: {interval.low:.1%} to {interval.high:.1%}; required: {REQUIRED_ACCURACY:.0%}")
     if options.json:
         summary = {
             "run": str(run.path),
             "strokes": strokes,
-            "bar": BAR,
+            "required_accuracy": REQUIRED_ACCURACY,
             "rows": [asdict(row) for row in (*rows, whole)],
         }
         options.json.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
-    return 0 if rate >= BAR else 1
+    return 0 if rate >= REQUIRED_ACCURACY else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// Run from the repository's root (see package.json), so that the page's files lie under the base path.
+// Run from the repository's root (see package.json), so that the page's files are under the base path.
 import js from "@eslint/js";
 import globals from "globals";
 
@@ -15,7 +15,7 @@ export default [
       "no-shadow": "error",
       "no-param-reassign": "error",
       "no-unused-vars": ["error", { caughtErrors: "none" }],
-      // The page's content security policy forbids these; say so before the browser does.
+      // The page's content security policy forbids these: report them before the browser does.
       "no-eval": "error",
       "no-implied-eval": "error",
       "no-new-func": "error",

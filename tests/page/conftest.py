@@ -1,6 +1,6 @@
-"""A real browser, two small models trained on the spot, and the page behind both engines.
+"""A browser, two small models trained here, and the page behind both engines.
 
-Everything here is made once a session; under pytest-xdist all of these tests run in one worker (`page` group).
+Everything is created once per session; under pytest-xdist all of these tests run in one worker (`page` group).
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
-    """A ViT and a CNN that have seen scikit-learn's digits for some seconds: right about most of what is drawn."""
+    """A ViT and a CNN trained for a few seconds on scikit-learn's digits: accurate on most drawings."""
     from vitreous.training.loop import fit
 
     folder = tmp_path_factory.mktemp("runs")
@@ -80,7 +80,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     made = []
     for name, changes in settings.items():
         common = ["data.name=digits", "train.threads=1", "train.batch_size=64"]
-        common += ["data.augment.shift=2", "data.augment.rotate=10", "data.augment.scale=0.15"]  # hands differ
+        common += ["data.augment.shift=2", "data.augment.rotate=10", "data.augment.scale=0.15"]  # handwriting varies
         config = override(preset(name), [*changes, *common])
         made.append(fit(config, folder / f"digits-{name}", device="cpu"))
     return made
@@ -88,7 +88,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 @pytest.fixture(scope="session")
 def mixed_runs(tmp_path_factory: pytest.TempPathFactory, randomise: Any) -> list[Run]:
-    """Untrained: the first does not fit the page, the last knows other classes than the rest."""
+    """Untrained models: the first does not fit the page, and the last has other classes than the rest."""
     tiny: dict[str, Any] = {"dim": 16, "mlp_dim": 24, "zero_head": False}
     cnn = CNNConfig(conv_channels=(4, 8), hidden=16)
     models: dict[str, ModelConfig] = {
@@ -107,15 +107,15 @@ def mixed_runs(tmp_path_factory: pytest.TempPathFactory, randomise: Any) -> list
         if name == "letters-cnn":
             dataset = dataclasses.replace(dataset, class_names=tuple("abcdefghij"))
         made.append(Run.create(folder / name, config, dataset, Preprocessing.for_dataset(dataset)))
-        made[-1].finish(randomise(build(model)), {})
+        made[-1].finish(randomise(build(model)), None)
     return made
 
 
-# --- the page, served twice -------------------------------------------------------------------------------------------
+# --- the page, behind both engines ------------------------------------------------------------------------------------
 
 
 class _Static(http.server.SimpleHTTPRequestHandler):
-    """Any static host, with the policy the page promises to live under."""
+    """A static host with the content security policy that the page supports."""
 
     protocol_version = "HTTP/1.1"
     extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}  # noqa: RUF012
@@ -137,7 +137,7 @@ def static_folder(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="session")
 def static_site(static_folder: Path) -> Iterator[str]:
-    """The page with its models beside it: the browser engine."""
+    """The page with its models as files: the browser engine."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Static, directory=static_folder))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -155,7 +155,7 @@ def served_site(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> It
 
 @pytest.fixture(scope="session")
 def mixed_site(mixed_runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Models that differ in their patches, their size and their classes, served together."""
+    """Models of different patches, sizes and classes, served together."""
     with serving(mixed_runs, tmp_path_factory.mktemp("serve") / "log.txt") as address:
         yield address
 
@@ -190,85 +190,78 @@ def serving(runs: list[Run], log: Path) -> Iterator[str]:
             process.wait()
 
 
-# --- a visit ----------------------------------------------------------------------------------------------------------
+# --- one tab ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
-class Visit:
-    """One tab, and everything it should not have done."""
+class Tab:
+    """One tab of the page, and the errors it reported."""
 
     page: Page
     site: str
     faults: list[str] = field(default_factory=list)
 
-    def answer(self, kind: str = "vit") -> str:
-        return self.page.locator(f".answer.{kind} .big").inner_text()
+    def prediction(self, kind: str = "vit") -> str:
+        return self.page.locator(f".prediction.{kind} .big").inner_text()
 
-    def shares(self, kind: str = "vit") -> list[str]:
+    def probabilities(self, kind: str = "vit") -> list[str]:
         return self.page.locator(f".bar.{kind} .value").all_inner_texts()
 
-    def settle(self, first: int = 60) -> None:
-        """Until the newest drawing is answered, its slower maps are there and the address is written."""
-        self.page.wait_for_timeout(
-            first
-        )  # for what begins a moment after the act: a file that is read, a changed address
-        self.page.locator("html[data-at=rest]").wait_for(state="attached")
+    def wait_until_idle(self, delay: int = 60) -> None:
+        """Wait for the newest drawing's prediction, its slower maps and the written address."""
+        self.page.wait_for_timeout(delay)  # some work starts a moment later: reading a file, a changed address
+        self.page.locator("html[data-status=idle]").wait_for(state="attached")
 
     def draw(self, *strokes: list[tuple[float, float]], steps: int = 8) -> None:
-        """Strokes in parts of the sheet, by mouse."""
-        box = self.page.locator("#pad").bounding_box()
-        assert box is not None
+        """Draw strokes with the mouse, given in fractions of the sheet."""
+        sheet = self.page.locator("#pad").bounding_box()
+        assert sheet is not None
         for stroke in strokes:
-            places = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in stroke]
+            places = [(sheet["x"] + x * sheet["width"], sheet["y"] + y * sheet["height"]) for x, y in stroke]
             self.page.mouse.move(*places[0])
             self.page.mouse.down()
             for place in places[1:]:
                 self.page.mouse.move(*place, steps=steps)
             self.page.mouse.up()
-        self.settle()
+        self.wait_until_idle()
 
     def state(self) -> dict[str, str]:
         fragment = self.page.url.partition("#")[2]
         return dict(part.split("=", 1) for part in fragment.split("&") if "=" in part)
 
 
-Opener = Callable[..., Visit]
-
-
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Opener]:
-    """Open the page; at the end no console error, no uncaught error and no request to another host may be left."""
-    visits: list[tuple[Any, Visit]] = []
+def open_page(browser: Browser) -> Iterator[Callable[..., Tab]]:
+    """Open the page; afterwards check for console errors, uncaught errors and requests to other hosts."""
+    tabs: list[Tab] = []
 
-    def open_page(site: str, fragment: str = "", width: int = 1280, height: int = 900, **options: Any) -> Visit:
+    def opener(site: str, fragment: str = "", width: int = 1280, height: int = 900, **options: Any) -> Tab:
         context = browser.new_context(viewport={"width": width, "height": height}, **options)
         context.set_default_timeout(20_000)
-        made = Visit(context.new_page(), site)
-        host = re.sub(r"^(https?://[^/]+).*", r"\1", site)
-        made.page.on(
-            "console",
-            lambda message: made.faults.append(message.text) if message.type in ("error", "warning") else None,
-        )
-        made.page.on("pageerror", lambda error: made.faults.append(f"uncaught: {error}"))
-        made.page.on(
-            "request",
-            lambda request: (
-                None
-                if request.url.startswith((host, "blob:", "data:"))
-                else made.faults.append(f"foreign request: {request.url}")
-            ),
-        )
-        visits.append((context, made))
-        made.page.goto(site + fragment)
-        made.page.locator("#speed", has_text="ms").wait_for()
-        made.settle()
-        return made
+        tab = Tab(context.new_page(), site)
+        own = (re.sub(r"^(https?://[^/]+).*", r"\1", site), "blob:", "data:")
 
-    yield open_page
-    faults = [fault for _, made in visits for fault in made.faults]
-    for context, _ in visits:
-        context.close()
-    assert not faults
+        def on_console(message: Any) -> None:
+            if message.type in ("error", "warning"):
+                tab.faults.append(message.text)
+
+        def on_request(request: Any) -> None:
+            if not request.url.startswith(own):
+                tab.faults.append(f"request to another host: {request.url}")
+
+        tab.page.on("console", on_console)
+        tab.page.on("pageerror", lambda error: tab.faults.append(f"uncaught: {error}"))
+        tab.page.on("request", on_request)
+        tabs.append(tab)
+        tab.page.goto(site + fragment)
+        tab.page.locator("#speed", has_text="ms").wait_for()
+        tab.wait_until_idle()
+        return tab
+
+    yield opener
+    for tab in tabs:
+        tab.page.context.close()
+    assert not [fault for tab in tabs for fault in tab.faults]
 
 
 @pytest.fixture(params=["served", "static"])

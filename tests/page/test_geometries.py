@@ -1,4 +1,4 @@
-"""Models of different patches, sizes and classes on one page: it takes the shape of the one chosen, and mixes none."""
+"""Models of different patches, sizes and classes on one page: it fits the chosen ones and never mixes results."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ expect = pytest.importorskip("playwright.sync_api", reason="pip install -c const
 SLOW = """(model) => {
   const fetched = window.fetch;
   window.fetch = async (address, options) => {
-    const answer = await fetched(address, options);
+    const response = await fetched(address, options);
     if (options?.body?.includes(`"model":"${model}"`)) await new Promise((resolve) => setTimeout(resolve, 500));
-    return answer;
+    return response;
   };
 }"""
 STROKE = [(0.5, 0.2), (0.4, 0.8)]
@@ -27,7 +27,7 @@ STROKE = [(0.5, 0.2), (0.4, 0.8)]
 
 def _choose(tab: Any, ident: str) -> None:
     tab.page.locator("#vit").select_option(ident)
-    tab.settle()
+    tab.wait_until_idle()
 
 
 def _shape(tab: Any) -> tuple[int, int, int]:
@@ -36,81 +36,81 @@ def _shape(tab: Any) -> tuple[int, int, int]:
     return tuple(counts)  # type: ignore[return-value]
 
 
-COARSE = (16, 2 * 3, 3)  # patches; layers × (heads and their mean); layers and what is before them
+COARSE = (16, 2 * 3, 3)  # patches; layers × (heads and their mean); layers and the embedding
 FINE = (49, 3 * 5, 4)
 
 
-def test_choosing_a_vit_of_another_grid(visit: Any, mixed_site: str) -> None:
-    tab = visit(mixed_site)
+def test_choosing_a_vit_of_another_grid(open_page: Any, mixed_site: str) -> None:
+    tab = open_page(mixed_site)
     assert _shape(tab) == COARSE
-    first = tab.shares()
+    first = tab.probabilities()
     _choose(tab, "fine")
     assert _shape(tab) == FINE
-    assert tab.shares() != first
-    expect(tab.page.locator("#map-said")).to_contain_text("looks most at")
+    assert tab.probabilities() != first
+    expect(tab.page.locator("#map-caption")).to_contain_text("attends most to")
     tab.page.locator(".cell").nth(48).click()
-    tab.settle()
+    tab.wait_until_idle()
     expect(tab.page.locator("#removed")).to_contain_text("row 7, column 7")
     _choose(tab, "coarse")
     assert _shape(tab) == COARSE
-    assert tab.shares() == first  # no patch is removed: 48 was one of the other grid
+    assert tab.probabilities() == first  # no patch is removed: 48 belongs to the other grid
 
 
-def test_an_address_with_a_vit_of_another_grid(visit: Any, mixed_site: str) -> None:
-    tab = visit(mixed_site)
-    tab.page.evaluate("location.hash = 'test=2&vit=fine&view=occlusion'")
-    tab.settle()
+def test_an_address_with_a_vit_of_another_grid(open_page: Any, mixed_site: str) -> None:
+    tab = open_page(mixed_site)
+    tab.page.evaluate("location.hash = 'test=2&vit=fine&view=patch_removal'")
+    tab.wait_until_idle()
     assert _shape(tab) == FINE
-    assert tab.shares() == visit(mixed_site, "#test=2&vit=fine").shares()
+    assert tab.probabilities() == open_page(mixed_site, "#test=2&vit=fine").probabilities()
 
 
-def test_an_answer_that_comes_after_the_change_is_dropped(visit: Any, mixed_site: str) -> None:
-    tab = visit(mixed_site)
+def test_a_result_of_the_model_before_is_dropped(open_page: Any, mixed_site: str) -> None:
+    tab = open_page(mixed_site)
     tab.page.evaluate(SLOW, "coarse")
     tab.page.locator("#clear").click()
     tab.draw(STROKE)
-    tab.page.locator(".sample").nth(3).click()  # asked of the coarse one, which takes half a second
+    tab.page.locator(".sample").nth(3).click()  # requested from the coarse one, which takes half a second
     _choose(tab, "fine")
     assert _shape(tab) == FINE
-    assert tab.shares() == visit(mixed_site, "#test=3&vit=fine").shares()
+    assert tab.probabilities() == open_page(mixed_site, "#test=3&vit=fine").probabilities()
 
 
-def test_a_fault_leaves_the_next_question_answered(visit: Any, mixed_site: str) -> None:
-    tab = visit(mixed_site)
-    answered = tab.page.evaluate(
+def test_an_exception_does_not_block_the_next_request(open_page: Any, mixed_site: str) -> None:
+    tab = open_page(mixed_site)
+    finished = tab.page.evaluate(
         """async (site) => {
           const { Latest } = await import(site + "latest.js");
           window.addEventListener("unhandledrejection", (event) => event.preventDefault());
-          const answered = [];
+          const finished = [];
           const latest = new Latest(async (input) => {
             await null;
-            if (input < 2) throw new Error("a fault");
-            answered.push(input);
+            if (input < 2) throw new Error("failed");
+            finished.push(input);
           });
           for (const input of [0, 1, 2]) {
-            latest.ask(input);
+            latest.request(input);
             await new Promise((resolve) => setTimeout(resolve, 10));
           }
-          latest.ask(0);
-          latest.ask(3); // waits while the fault happens
+          latest.request(0);
+          latest.request(3); // waits while the exception is thrown
           await new Promise((resolve) => setTimeout(resolve, 10));
-          return answered;
+          return finished;
         }""",
         mixed_site,
     )
-    assert answered == [2, 3]
+    assert finished == [2, 3]
 
 
-def test_a_newer_stroke_ends_the_work_on_the_older_maps(visit: Any, mixed_site: str) -> None:
-    tab = visit(mixed_site, "#vit=fine")
+def test_a_newer_stroke_cancels_the_older_maps(open_page: Any, mixed_site: str) -> None:
+    tab = open_page(mixed_site, "#vit=fine")
     tab.page.evaluate(
         """() => {
           window.signals = [];
           const fetched = window.fetch;
           window.fetch = async (address, options) => {
-            if (options?.body?.includes('"want":["occlusion"')) {
+            if (options?.body?.includes('"want":["patch_removal"')) {
               window.signals.push(options.signal);
-              await new Promise((resolve) => setTimeout(resolve, 400)); // still under way when the next stroke comes
+              await new Promise((resolve) => setTimeout(resolve, 400)); // still running at the next stroke
             }
             return fetched(address, options);
           };
@@ -120,23 +120,23 @@ def test_a_newer_stroke_ends_the_work_on_the_older_maps(visit: Any, mixed_site: 
     tab.page.wait_for_function("() => window.signals.length === 1")
     tab.page.locator(".sample").nth(4).click()
     tab.page.wait_for_function("() => window.signals.length === 2")
-    tab.settle()
+    tab.wait_until_idle()
     assert tab.page.evaluate("window.signals.map((signal) => signal.aborted)") == [True, False]
     expect(tab.page.locator("#engine-error")).to_have_text("")
 
 
-# --- what does not fit ------------------------------------------------------------------------------------------------
+# --- models that do not fit -------------------------------------------------------------------------------------------
 
 
-def test_a_first_run_of_another_size_leaves_the_page_whole(visit: Any, mixed_site: str) -> None:
-    tab = visit(mixed_site)
+def test_a_first_run_of_another_size_is_skipped(open_page: Any, mixed_site: str) -> None:
+    tab = open_page(mixed_site)
     assert tab.page.locator("#vit option").all_inner_texts() == ["coarse", "fine", "stem", "padded"]
     assert tab.page.locator(".sample").count() == 10
     expect(tab.page.locator("#invite")).to_have_text("Draw over it.")
 
 
 def test_only_models_of_another_size(browser: Any, mixed_site: str) -> None:
-    """Their samples do not fit the sheet either: one sentence says what to do instead."""
+    """Their samples do not fit the sheet either: one sentence explains what to do instead."""
     context = browser.new_context()
     page = context.new_page()
     faults: list[str] = []
@@ -150,61 +150,61 @@ def test_only_models_of_another_size(browser: Any, mixed_site: str) -> None:
     page.route("**/v1/models", only_large)
     page.route("**/v1/samples", lambda route: route.fulfill(body=json.dumps({"samples": [large]})))
     page.goto(mixed_site)
-    page.locator("#engine-error", has_text="This page draws 28 × 28 gray pixels, and").wait_for()
+    page.locator("#engine-error", has_text="This page draws 28 × 28 gray pixels, but").wait_for()
     context.close()
     assert not faults
 
 
-def test_a_model_of_other_classes_does_not_stand_beside(visit: Any, mixed_site: str) -> None:
-    tab = visit(mixed_site, "#cnn=letters-cnn")
+def test_a_model_of_other_classes_is_not_compared(open_page: Any, mixed_site: str) -> None:
+    tab = open_page(mixed_site, "#cnn=letters-cnn")
     page = tab.page
-    assert page.locator(".answer .model").all_inner_texts() == ["coarse", "digits-cnn"]
+    assert page.locator(".prediction .model").all_inner_texts() == ["coarse", "digits-cnn"]
     assert page.locator("#cnn option").all_inner_texts() == ["digits-cnn"]
-    expect(page.locator("#engine-said")).to_contain_text(
-        "letters-cnn knows other classes than coarse and is not shown beside it."
+    expect(page.locator("#engine-status")).to_contain_text(
+        "Not shown, because the classes differ from those of coarse: letters-cnn."
     )
 
 
 # --- the address ------------------------------------------------------------------------------------------------------
 
 
-def test_the_last_layer_is_not_written(visit: Any, mixed_site: str) -> None:
-    tab = visit(mixed_site, "#test=4")
+def test_the_last_layer_is_not_written(open_page: Any, mixed_site: str) -> None:
+    tab = open_page(mixed_site, "#test=4")
     page = tab.page
     page.locator(".sample").nth(5).click()
-    tab.settle()
+    tab.wait_until_idle()
     assert tab.state() == {"test": "5"}
-    expect(page.locator("#map-said")).to_contain_text("of layer 2")
+    expect(page.locator("#map-caption")).to_contain_text("of layer 2")
     _choose(tab, "fine")
-    expect(page.locator("#map-said")).to_contain_text("of layer 3")  # still the last
+    expect(page.locator("#map-caption")).to_contain_text("of layer 3")  # still the last
     page.locator(".thumb").nth(5).click()
-    tab.settle()
+    tab.wait_until_idle()
     assert tab.state() == {"test": "5", "vit": "fine", "layer": "2"}
     page.locator(".thumb").nth(10).click()
-    tab.settle()
+    tab.wait_until_idle()
     assert "layer" not in tab.state()
 
 
-def test_patches_of_another_grid_are_ignored(visit: Any, mixed_site: str) -> None:
-    tab = visit(mixed_site, "#vit=fine&from=9&without=3.4")
+def test_patches_of_another_grid_are_ignored(open_page: Any, mixed_site: str) -> None:
+    tab = open_page(mixed_site, "#vit=fine&from=9&without=3.4")
     tab.page.locator(".sample").nth(1).click()
-    tab.settle()
+    tab.wait_until_idle()
     written = tab.state()
     assert (written["grid"], written["from"], written["without"]) == ("7x7", "9", "3.4")
     fragment = tab.page.url.partition("#")[2].replace("vit=fine", "vit=coarse")
-    other = visit(mixed_site, f"#{fragment}").page
+    other = open_page(mixed_site, f"#{fragment}").page
     expect(other.locator("#removed")).to_have_text("")
-    expect(other.locator("#map-said")).to_contain_text("from the class token")
+    expect(other.locator("#map-caption")).to_contain_text("From the class token")
 
 
-# --- cells that are not even ------------------------------------------------------------------------------------------
+# --- cells of unequal size --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("ident", "index"), [("stem", 3), ("padded", 4)])
 def test_cells_lie_where_the_patches_do(
-    visit: Any, mixed_site: str, mixed_runs: list[Run], ident: str, index: int
+    open_page: Any, mixed_site: str, mixed_runs: list[Run], ident: str, index: int
 ) -> None:
-    tab = visit(mixed_site, f"#test=2&vit={ident}&view=patches")
+    tab = open_page(mixed_site, f"#test=2&vit={ident}&view=patches")
     page = tab.page
     cells = patch_cells(mixed_runs[index].config.model)
     owner = cells.of_pixels()
@@ -231,8 +231,8 @@ def test_cells_lie_where_the_patches_do(
     boxes = [page.locator(".cell").nth(i).bounding_box() for i in (0, cells.count - 1)]
     shares = [(owner[0] == i).sum() for i in (0, cells.grid[1] - 1)]
     assert boxes[0]["width"] / boxes[1]["width"] == pytest.approx(shares[0] / shares[1], rel=0.03)
-    expect(page.locator("#map-said")).to_contain_text(cells.note)
-    assert "1 × 1 pixels" not in page.locator("#map-said").inner_text()
+    expect(page.locator("#map-caption")).to_contain_text(cells.note)
+    assert "1 × 1 pixels" not in page.locator("#map-caption").inner_text()
     page.locator("#mode-tour").click()
     words = page.locator("article.shown").inner_text()
     assert cells.note in words
@@ -240,9 +240,9 @@ def test_cells_lie_where_the_patches_do(
     assert "1 × 1" not in words
 
 
-def test_rollout_reads_no_removed_patch(visit: Any, mixed_site: str) -> None:
-    """A mean counts only what is left: the page's own rollout, for a mean of four patches less one, is the server's."""
-    ours, theirs = visit(mixed_site).page.evaluate(
+def test_rollout_reads_no_removed_patch(open_page: Any, mixed_site: str) -> None:
+    """A mean includes only the remaining patches: the page's own rollout for three of four equals the server's."""
+    ours, theirs = open_page(mixed_site).page.evaluate(
         """async (site) => {
           const { chooseEngine } = await import(site + "engine.js");
           const { rollout } = await import(site + "vit-maths.js");
@@ -259,38 +259,38 @@ def test_rollout_reads_no_removed_patch(visit: Any, mixed_site: str) -> None:
     assert sum(ours) == pytest.approx(1, abs=1e-4)
 
 
-# --- for those who do not see it --------------------------------------------------------------------------------------
+# --- accessibility and numbers ----------------------------------------------------------------------------------------
 
 
-def test_what_is_told_to_a_screen_reader(visit: Any, mixed_site: str) -> None:
-    page = visit(mixed_site).page
+def test_screen_reader_texts(open_page: Any, mixed_site: str) -> None:
+    page = open_page(mixed_site).page
     assert page.locator("[role=columnheader]").all_text_contents() == ["Class", "coarse", "digits-cnn"]
     pad = page.locator("#pad")
-    assert pad.get_attribute("role") == "application"  # it takes the arrow keys itself
+    assert pad.get_attribute("role") == "application"  # it handles the arrow keys itself
     assert "arrow keys" in page.locator(f"#{pad.get_attribute('aria-describedby')}").text_content()
     page.locator("#mode-tour").click()
-    said = page.locator("#tour-said[role=status]")
-    expect(said).to_have_text("Step 1 of 7: Cut into patches")
+    status = page.locator("#tour-status[role=status]")
+    expect(status).to_have_text("Step 1 of 7: Split into patches")
     page.locator("#tour-next").click()
-    expect(said).to_have_text(re.compile("^Step 2 of 7: "))
+    expect(status).to_have_text(re.compile("^Step 2 of 7: "))
     page.keyboard.press("Escape")
-    expect(said).to_have_text("")
+    expect(status).to_have_text("")
 
 
-def test_the_key_keeps_its_outline_under_a_finger(visit: Any, mixed_site: str) -> None:
-    page = visit(mixed_site, "#key=6", width=390, height=844, has_touch=True, is_mobile=True).page
+def test_the_key_keeps_its_outline_under_a_finger(open_page: Any, mixed_site: str) -> None:
+    page = open_page(mixed_site, "#key=6", width=390, height=844, has_touch=True, is_mobile=True).page
     assert page.evaluate("matchMedia('(pointer: coarse)').matches")
     key = page.locator(".cell.key")
     key.hover()
     assert key.evaluate("(cell) => getComputedStyle(cell).boxShadow") != "none"
 
 
-def test_percent_has_no_negative_zero(visit: Any, mixed_site: str) -> None:
-    said = visit(mixed_site).page.evaluate(
+def test_percent_has_no_negative_zero(open_page: Any, mixed_site: str) -> None:
+    texts = open_page(mixed_site).page.evaluate(
         """async (site) => {
           const { percent } = await import(site + "words.js");
           return [-1e-8, 0, 1e-8, 0.5, -0.25].map(percent);
         }""",
         mixed_site,
     )
-    assert said == ["0.0 %", "0.0 %", "<0.1 %", "50.0 %", "−25.0 %"]
+    assert texts == ["0.0 %", "0.0 %", "<0.1 %", "50.0 %", "−25.0 %"]

@@ -1,6 +1,6 @@
-"""The normalisation in JavaScript gives the very bytes of data/digit_normalisation.py, on golden vectors that both must meet.
+"""The normalisation in JavaScript gives the same bytes as data/digit_normalisation.py, and both match golden vectors.
 
-`python tests/page/test_normalise.py` makes the vectors anew: only when the rule itself changes on purpose.
+`python tests/page/test_normalise.py` writes new vectors: only when the rule itself changes on purpose.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ STEPS = ("ink", "scaled", "centred")
 IN_BROWSER = """async ([cases, site]) => {
   const { normalise } = await import(site + "normalise.js");
   const bytes = (text) => Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
-  const told = (gray) => gray && { height: gray.height, width: gray.width, values: [...gray.values] };
+  const plain = (gray) => gray && { height: gray.height, width: gray.width, values: [...gray.values] };
   return cases.map(({ pixels, height, width }) => {
     const found = normalise({ values: bytes(pixels), height, width });
     if (found === null) return null;
     const { inverted, ready, ink, scaled, centred } = found;
-    return { inverted, ready, ink: told(ink), scaled: told(scaled), centred: told(centred) };
+    return { inverted, ready, ink: plain(ink), scaled: plain(scaled), centred: plain(centred) };
   });
 }"""
 
 
 def golden_pictures() -> dict[str, np.ndarray]:
-    """One picture for each turn the rule can take."""
+    """One picture per branch of the rule."""
     rng = np.random.default_rng(0)
     seven = np.zeros((224, 224), np.uint8)
     seven[60:70, 40:140] = 255
@@ -89,20 +89,20 @@ def _picture(case: dict[str, Any]) -> np.ndarray:
     return np.frombuffer(raw, np.uint8).reshape(case["height"], case["width"])
 
 
-def test_python_meets_the_golden_vectors(golden: list[dict[str, Any]]) -> None:
+def test_python_matches_the_golden_vectors(golden: list[dict[str, Any]]) -> None:
     assert [case["name"] for case in golden] == list(golden_pictures())
     for case in golden:
         found = case_of(case["name"], _picture(case))
-        assert found | {"pixels": case["pixels"]} == case  # the packing may differ from one zlib to the next
+        assert found | {"pixels": case["pixels"]} == case  # the compressed bytes may differ between versions of zlib
 
 
-def test_javascript_meets_the_golden_vectors(visit: Any, served_site: str, golden: list[dict[str, Any]]) -> None:
+def test_javascript_matches_the_golden_vectors(open_page: Any, served_site: str, golden: list[dict[str, Any]]) -> None:
     pictures = [_picture(case) for case in golden]
-    for case, found in zip(golden, _normalised(visit, served_site, pictures), strict=True):
+    for case, found in zip(golden, _normalised(open_page, served_site, pictures), strict=True):
         _same(case["name"], found, digit_normalisation.normalise(_picture(case)))
 
 
-def test_javascript_agrees_on_random_pictures(visit: Any, served_site: str) -> None:
+def test_javascript_agrees_on_random_pictures(open_page: Any, served_site: str) -> None:
     rng = np.random.default_rng(7)
     pictures = []
     for _ in range(60):
@@ -113,16 +113,16 @@ def test_javascript_agrees_on_random_pictures(visit: Any, served_site: str) -> N
         picture[top : top + rng.integers(1, 40), left : left + rng.integers(1, 40)] = ink
         noise = rng.integers(-12, 13, picture.shape) * rng.integers(0, 2)
         pictures.append(np.clip(picture.astype(int) + noise, 0, 255).astype(np.uint8))
-    for i, found in enumerate(_normalised(visit, served_site, pictures)):
+    for i, found in enumerate(_normalised(open_page, served_site, pictures)):
         _same(f"picture {i}", found, digit_normalisation.normalise(pictures[i]))
 
 
-def _normalised(visit: Any, site: str, pictures: list[np.ndarray]) -> list[dict[str, Any] | None]:
+def _normalised(open_page: Any, site: str, pictures: list[np.ndarray]) -> list[dict[str, Any] | None]:
     cases = [
         {"pixels": base64.b64encode(picture.tobytes()).decode(), "height": picture.shape[0], "width": picture.shape[1]}
         for picture in pictures
     ]
-    return visit(site).page.evaluate(IN_BROWSER, [cases, site])
+    return open_page(site).page.evaluate(IN_BROWSER, [cases, site])
 
 
 def _same(name: str, found: dict[str, Any] | None, expected: digit_normalisation.NormalisedDigit | None) -> None:

@@ -1,4 +1,4 @@
-"""The page in a real browser: draw, look, remove, follow the tour, share; at a desk, on a phone, with keys alone."""
+"""The page in a browser: draw, look, remove, tour, share; on a desktop, on a phone, with the keyboard alone."""
 
 from __future__ import annotations
 
@@ -28,41 +28,39 @@ THREE = [(0.3, 0.25), (0.55, 0.18), (0.68, 0.3), (0.5, 0.47), (0.7, 0.62), (0.6,
 SEVEN = [(0.28, 0.25), (0.72, 0.25), (0.6, 0.5), (0.48, 0.8)]
 
 
-def test_the_first_second(visit: Any, site: str) -> None:
-    tab = visit(site)
+def test_first_view(open_page: Any, site: str) -> None:
+    tab = open_page(site)
     page = tab.page
     expect(page.locator("#invite")).to_have_text("Draw over it.")
-    assert re.fullmatch(r"\d", tab.answer("vit"))
-    assert re.fullmatch(r"\d", tab.answer("cnn"))
-    assert len(tab.shares("vit")) == len(tab.shares("cnn")) == 10
+    assert re.fullmatch(r"\d", tab.prediction("vit"))
+    assert re.fullmatch(r"\d", tab.prediction("cnn"))
+    assert len(tab.probabilities("vit")) == len(tab.probabilities("cnn")) == 10
     assert page.locator(".thumb").count() == 2 * 3  # two layers; two heads and their mean
     assert page.locator(".lens-table tbody tr").count() == 3
     assert page.locator("#loading").is_hidden()
     expect(page.locator("#engine-error")).to_have_text("")
-    expect(page.locator("#map-said")).to_contain_text("looks most at")
+    expect(page.locator("#map-caption")).to_contain_text("attends most to")
     views = page.locator(".view").all_inner_texts()
-    assert views[:4] == ["patches", "attention", "rollout", "occlusion"]
+    assert views[:4] == ["patches", "attention", "rollout", "patch removal"]
     assert ("relevance" in views) == page.evaluate(
         "fetch('engine.json').then((r) => r.json()).then((j) => j.engine === 'http')"
     )
 
 
-def test_a_drawn_digit_is_read(visit: Any, site: str) -> None:
-    tab = visit(site)
+def test_a_drawn_digit_is_recognised(open_page: Any, site: str) -> None:
+    tab = open_page(site)
     small = [(0.1 + 0.45 * x, 0.5 + 0.45 * y) for x, y in ONE]  # in a corner, and small
     for drawn, digit in ((ONE, "1"), (small, "1"), (THREE, "3")):
         tab.page.locator("#clear").click()
         tab.draw(drawn)
-        assert tab.answer("vit") == digit
+        assert tab.prediction("vit") == digit
     expect(tab.page.locator("#invite")).to_have_text("")
-    expect(tab.page.locator("#steps-said")).to_contain_text("scaled to")
+    expect(tab.page.locator("#steps-caption")).to_contain_text("scaled to")
 
 
-def test_what_the_page_shows_is_what_the_model_says(
-    visit: Any, served_site: str, runs: list[Run], tmp_path: Path
-) -> None:
+def test_the_page_and_the_library_agree(open_page: Any, served_site: str, runs: list[Run], tmp_path: Path) -> None:
     """The saved drawing, read by the library, gives the same probabilities: page and command line agree."""
-    tab = visit(served_site)
+    tab = open_page(served_site)
     tab.draw(SEVEN)
     page = tab.page
     page.locator("#command").click()
@@ -79,20 +77,20 @@ def test_what_the_page_shows_is_what_the_model_says(
     with torch.inference_mode():
         logits = runs[0].load_model().eval()(preprocessing.to_input(prepared.pixels[None]))
     expected = [_percent(float(share)) for share in logits.softmax(dim=1)[0]]
-    assert tab.shares("vit") == expected
+    assert tab.probabilities("vit") == expected
 
 
-def test_the_command_leaves_out_what_was_removed(
-    visit: Any, served_site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_command_removes_the_same_parts(
+    open_page: Any, served_site: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Run as it is copied, it gives the page's own answer."""
-    tab = visit(served_site)
+    """Run as copied, it gives the probabilities of the page."""
+    tab = open_page(served_site)
     page = tab.page
     tab.draw(SEVEN)
     page.locator(".cell").nth(6).click()
     page.locator(".thumb").nth(0).click()
     page.locator("#remove-head").click()
-    tab.settle()
+    tab.wait_until_idle()
     page.locator("#command").click()
     command = page.locator("#command-text").inner_text()
     assert "--without-head 1-1 --without-patch 6" in command
@@ -102,7 +100,7 @@ def test_the_command_leaves_out_what_was_removed(
     monkeypatch.chdir(tmp_path)
     subprocess.run([sys.executable, "-m", *shlex.split(command)], check=True, capture_output=True)
     probabilities = np.load("look-drawing/arrays.npz")["probabilities"]
-    assert tab.shares("vit") == [_percent(float(share)) for share in probabilities]
+    assert tab.probabilities("vit") == [_percent(float(share)) for share in probabilities]
 
 
 def _percent(share: float) -> str:
@@ -111,25 +109,25 @@ def _percent(share: float) -> str:
     return "<0.1 %" if 0 < share < 0.0005 else f"{100 * share:.1f} %"
 
 
-def test_undo_clear_and_test_images(visit: Any, served_site: str) -> None:
-    tab = visit(served_site)
+def test_undo_clear_and_test_images(open_page: Any, served_site: str) -> None:
+    tab = open_page(served_site)
     page = tab.page
-    first = tab.shares()
+    first = tab.probabilities()
     tab.draw(ONE)
-    assert tab.shares() != first
+    assert tab.probabilities() != first
     page.locator("#undo").click()
-    tab.settle()
-    assert tab.shares() == first
+    tab.wait_until_idle()
+    assert tab.probabilities() == first
     page.locator("#clear").click()
-    tab.settle()
-    assert tab.answer() == "–"
+    tab.wait_until_idle()
+    assert tab.prediction() == "–"
     expect(page.locator("#invite")).to_have_text("Draw a digit.")
     page.keyboard.press("Control+z")
     page.locator(".sample").nth(7).click()
-    tab.settle()
+    tab.wait_until_idle()
     assert tab.state()["test"] == "7"
     expect(page.locator("#invite")).to_have_text("Draw over it.")
-    # what is drawn starts anew, unless it is to be added
+    # a stroke replaces the test image, unless it is kept
     page.locator("#keep").check()
     tab.draw([(0.2, 0.9), (0.8, 0.9)])
     assert {"test", "strokes"} <= set(tab.state())
@@ -143,19 +141,19 @@ def _png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def test_pictures_are_opened_and_pasted(visit: Any, served_site: str) -> None:
-    tab = visit(served_site)
+def test_pictures_are_opened_and_pasted(open_page: Any, served_site: str) -> None:
+    tab = open_page(served_site)
     page = tab.page
     paper = np.full((300, 220, 3), (250, 245, 230), np.uint8)
     paper[60:240, 100:116] = (30, 40, 90)  # a one, in ink on paper
     page.set_input_files("#file", {"name": "one.png", "mimeType": "image/png", "buffer": _png(paper)})
-    page.locator("#steps-said", has_text="turned round").wait_for()
-    tab.settle()
-    assert tab.answer() == "1"
-    expect(page.locator("#steps-said")).to_contain_text("turned round")
-    shares = tab.shares()
+    page.locator("#steps-caption", has_text="inverted").wait_for()
+    tab.wait_until_idle()
+    assert tab.prediction() == "1"
+    expect(page.locator("#steps-caption")).to_contain_text("inverted")
+    shares = tab.probabilities()
     page.locator(".sample").nth(0).click()
-    tab.settle()
+    tab.wait_until_idle()
     page.evaluate(
         """(bytes) => {
           const data = new DataTransfer();
@@ -164,73 +162,73 @@ def test_pictures_are_opened_and_pasted(visit: Any, served_site: str) -> None:
         }""",
         list(_png(paper)),
     )
-    page.locator("#steps-said", has_text="turned round").wait_for()
-    tab.settle()
-    assert tab.shares() == shares
+    page.locator("#steps-caption", has_text="inverted").wait_for()
+    tab.wait_until_idle()
+    assert tab.probabilities() == shares
     page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"not a picture"})
     page.locator("#draw-error", has_text="not an image I can read: PNG, JPEG, WebP or BMP").wait_for()
     page.set_input_files(
         "#file", {"name": "blank.png", "mimeType": "image/png", "buffer": _png(np.full((50, 50), 200, np.uint8))}
     )
     page.locator("#draw-error", has_text="looks blank").wait_for()
-    assert tab.shares() == shares  # what was there stays
+    assert tab.probabilities() == shares  # the previous picture stays
 
 
-def test_looking_from_a_patch_and_removing_it(visit: Any, site: str) -> None:
-    tab = visit(site)
+def test_looking_from_a_patch_and_removing_it(open_page: Any, site: str) -> None:
+    tab = open_page(site)
     page = tab.page
-    first, beside = tab.shares(), tab.shares("cnn")
-    said = page.locator("#map-said").inner_text()
+    first, first_cnn = tab.probabilities(), tab.probabilities("cnn")
+    caption = page.locator("#map-caption").inner_text()
     cell = page.locator(".cell").nth(6)
     cell.hover()
-    expect(page.locator("#map-said")).to_contain_text("from row 2, column 3")
+    expect(page.locator("#map-caption")).to_contain_text("From row 2, column 3")
     assert page.locator(".cell.query").count() == 1
     page.mouse.move(2, 2)
-    expect(page.locator("#map-said")).to_have_text(said)
+    expect(page.locator("#map-caption")).to_have_text(caption)
 
     cell.click()
-    tab.settle()
+    tab.wait_until_idle()
     assert cell.get_attribute("aria-pressed") == "true"
-    assert tab.shares() != first
-    assert tab.shares("cnn") != beside  # it has no tokens: the patch is painted black
-    assert page.locator(".answer.vit .moved").inner_text().startswith("before: ")
+    assert tab.probabilities() != first
+    assert tab.probabilities("cnn") != first_cnn  # it has no tokens: the patch is painted black
+    assert page.locator(".prediction.vit .before").inner_text().startswith("before: ")
     assert page.locator(".bar.vit .mark").first.is_visible()
     expect(page.locator("#removed")).to_contain_text("patch row 2, column 3")
     cell.click()
-    tab.settle()
-    assert tab.shares() == first
+    tab.wait_until_idle()
+    assert tab.probabilities() == first
     expect(page.locator("#removed")).to_have_text("")
 
     page.locator(".thumb").nth(0).click()
     page.locator("#remove-head").click()
-    tab.settle()
-    assert tab.shares() != first
+    tab.wait_until_idle()
+    assert tab.probabilities() != first
     expect(page.locator("#removed")).to_contain_text("head 1 of layer 1")
-    page.get_by_role("button", name="put all back").click()
-    tab.settle()
-    assert tab.shares() == first
+    page.get_by_role("button", name="Restore all").click()
+    tab.wait_until_idle()
+    assert tab.probabilities() == first
 
 
-def test_every_view_draws_its_map(visit: Any, served_site: str) -> None:
-    tab = visit(served_site)
+def test_every_view_draws_its_map(open_page: Any, served_site: str) -> None:
+    tab = open_page(served_site)
     page = tab.page
     seen = set()
     for view in page.locator(".view").all():
         view.click()
-        tab.settle(80)
+        tab.wait_until_idle(80)
         seen.add(page.evaluate("document.querySelector('#map canvas').toDataURL()"))
-        assert page.locator("#map-said").inner_text()
+        assert page.locator("#map-caption").inner_text()
     assert len(seen) == page.locator(".view").count()
 
 
-def test_the_arithmetic_of_one_weight(visit: Any, served_site: str, runs: list[Run]) -> None:
-    """Every number in the drawer is the model's own."""
-    tab = visit(served_site, "#test=3&layer=2&head=2&from=5")
+def test_the_arithmetic_of_one_weight(open_page: Any, served_site: str, runs: list[Run]) -> None:
+    """Every number shown is the model's."""
+    tab = open_page(served_site, "#test=3&layer=2&head=2&from=5")
     page = tab.page
     page.locator("#open-arithmetic").click()
-    tab.settle()
-    page.get_by_label("The token that answers").select_option("11")
-    tab.settle(100)
+    tab.wait_until_idle()
+    page.get_by_label("Key token").select_option("11")
+    tab.wait_until_idle(100)
     results = page.locator(".sum .result").all_inner_texts()
     pixels = page.evaluate(
         """async () => { const { samples } = await (await fetch("v1/samples")).json();
@@ -246,22 +244,22 @@ def test_the_arithmetic_of_one_weight(visit: Any, served_site: str, runs: list[R
     assert shown == pytest.approx([dot, dot / 32**0.5], abs=0.011)
     assert results[2] == _percent(weight)
     assert results[3] == f"{_percent(weight)} of v"
-    # a patch that is clicked gives its weight, and is not removed
+    # clicking a patch shows its weight and does not remove it
     page.locator(".cell").nth(0).click()
-    tab.settle()
+    tab.wait_until_idle()
     assert tab.state()["key"] == "1"
     expect(page.locator("#removed")).to_have_text("")
     page.locator("#close-arithmetic").click()
     assert page.locator("#arithmetic").is_hidden()
 
 
-def test_the_tour(visit: Any, served_site: str) -> None:
-    tab = visit(served_site)
+def test_the_tour(open_page: Any, served_site: str) -> None:
+    tab = open_page(served_site)
     page = tab.page
     tab.draw(SEVEN)
-    answer = tab.answer()
+    predicted = tab.prediction()
     page.locator("#mode-tour").click()
-    views = ["patches", "positions", "attention", "attention", "attention", "attention", "occlusion"]
+    views = ["patches", "positions", "attention", "attention", "attention", "attention", "patch_removal"]
     for step, view in enumerate(views, start=1):
         article = page.locator("article.shown")
         assert article.get_attribute("data-step") == str(step)
@@ -272,35 +270,35 @@ def test_the_tour(visit: Any, served_site: str) -> None:
         assert page.locator("#map").get_attribute("data-view") == view
         assert page.locator("[data-part].recede").count() > 0
         assert page.locator("#arithmetic").is_visible() == (step == 3)
-        tab.settle()
+        tab.wait_until_idle()
         assert tab.state()["step"] == str(step)
         page.locator("#tour-next").click()
     assert page.locator("#tour").is_hidden()
     assert page.locator(".recede").count() == 0
-    assert tab.answer() == answer  # it was the person's own drawing throughout
+    assert tab.prediction() == predicted  # the tour keeps the user's drawing
     page.locator("#mode-tour").click()
     page.keyboard.press("Escape")
     assert page.locator("#tour").is_hidden()
 
 
-def test_what_if(visit: Any, served_site: str) -> None:
-    tab = visit(served_site)
+def test_what_if(open_page: Any, served_site: str) -> None:
+    tab = open_page(served_site)
     page = tab.page
-    first = tab.shares()
+    first = tab.probabilities()
     page.get_by_label("Move it right by one pixel").click(click_count=3, delay=20)
-    tab.settle()
-    expect(page.locator("#whatif-said")).to_contain_text("3 px to the right")
-    assert tab.shares() != first
+    tab.wait_until_idle()
+    expect(page.locator("#whatif-status")).to_contain_text("3 px to the right")
+    assert tab.probabilities() != first
     page.locator("#shuffle").click()
-    tab.settle()
-    expect(page.locator("#whatif-said")).to_contain_text("shuffled")
-    page.locator("#as-drawn").click()
-    tab.settle()
-    assert tab.shares() == first
+    tab.wait_until_idle()
+    expect(page.locator("#whatif-status")).to_contain_text("shuffled")
+    page.locator("#reset-whatif").click()
+    tab.wait_until_idle()
+    assert tab.probabilities() == first
 
 
-def test_the_address_holds_everything(visit: Any, served_site: str) -> None:
-    tab = visit(served_site)
+def test_the_address_holds_the_whole_state(open_page: Any, served_site: str) -> None:
+    tab = open_page(served_site)
     page = tab.page
     tab.draw(ZERO, [(0.6, 0.7), (0.8, 0.9)])
     page.locator(".thumb").nth(1).click()
@@ -310,21 +308,36 @@ def test_the_address_holds_everything(visit: Any, served_site: str) -> None:
     page.locator(".cell").nth(3).hover()
     page.locator("#from-patch").click()
     page.mouse.move(2, 2)
-    tab.settle()
+    tab.wait_until_idle()
     fragment = page.url.partition("#")[2]
     assert len(fragment) < 500
-    again = visit(served_site, f"#{fragment}")
+    again = open_page(served_site, f"#{fragment}")
     assert again.page.url.partition("#")[2] == fragment
     for kind in ("vit", "cnn"):
-        assert again.shares(kind) == tab.shares(kind)
-    for place in ("#map-said", "#removed", "#whatif-said", "#steps-said"):
+        assert again.probabilities(kind) == tab.probabilities(kind)
+    for place in ("#map-caption", "#removed", "#whatif-status", "#steps-caption"):
         assert again.page.locator(place).inner_text() == page.locator(place).inner_text()
     picture = "document.querySelector('#map canvas').toDataURL()"
     assert again.page.evaluate(picture) == page.evaluate(picture)
 
 
-def test_a_damaged_address_does_no_harm(visit: Any, served_site: str) -> None:
-    tab = visit(served_site, "#strokes=AAAA")
+def test_names_of_models_and_views(open_page: Any, served_site: str) -> None:
+    """Commands name bundled models by their short names, and links of version 0.1 still open the same view."""
+    command, view = open_page(served_site).page.evaluate(
+        """async (site) => {
+          const { lookCommand } = await import(site + "sharing.js");
+          const { fromHash } = await import(site + "state.js");
+          const { state } = fromHash("#view=occlusion");
+          return [lookCommand({ vit: { id: "vit", kind: "vit" }, cnn: { id: "cnn", kind: "cnn" }, state }), state.view];
+        }""",
+        served_site,
+    )
+    assert command == "vitreous look drawing.png --against bundled:cnn -o look-drawing"
+    assert view == "patch_removal"
+
+
+def test_a_damaged_address_does_no_harm(open_page: Any, served_site: str) -> None:
+    tab = open_page(served_site, "#strokes=AAAA")
     expect(tab.page.locator("#notice")).to_contain_text("could not be read")
     everything = ".".join(map(str, range(60)))
     for fragment in (
@@ -334,26 +347,26 @@ def test_a_damaged_address_does_no_harm(visit: Any, served_site: str) -> None:
         f"without={everything}",
     ):
         tab.page.evaluate("(fragment) => { location.hash = fragment; }", fragment)
-        tab.settle()
-        assert re.fullmatch(r"\d", tab.answer())
+        tab.wait_until_idle()
+        assert re.fullmatch(r"\d", tab.prediction())
 
 
-def test_phone_width(visit: Any, served_site: str) -> None:
-    tab = visit(served_site, width=390, height=844, has_touch=True, is_mobile=True, device_scale_factor=2)
+def test_phone_width(open_page: Any, served_site: str) -> None:
+    tab = open_page(served_site, width=390, height=844, has_touch=True, is_mobile=True, device_scale_factor=2)
     page = tab.page
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    tops = [page.locator(part).bounding_box()["y"] for part in (".draw", ".answers", ".sees")]
+    tops = [page.locator(part).bounding_box()["y"] for part in (".draw", ".predictions", ".sees")]
     assert tops == sorted(tops)
     # a finger: the first tap looks from the patch, the second removes it
     cell = page.locator(".cell").nth(5)
     cell.tap()
     assert cell.get_attribute("aria-pressed") == "false"
-    expect(page.locator("#map-said")).to_contain_text("from row 2, column 2")
+    expect(page.locator("#map-caption")).to_contain_text("From row 2, column 2")
     cell.tap()
-    tab.settle()
+    tab.wait_until_idle()
     assert cell.get_attribute("aria-pressed") == "true"
     page.locator("#open-arithmetic").tap()
-    tab.settle()
+    tab.wait_until_idle()
     page.locator("#mode-tour").tap()
     for _ in range(6):
         page.locator("#tour-next").tap()
@@ -361,22 +374,22 @@ def test_phone_width(visit: Any, served_site: str) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-def test_drawing_with_a_finger(visit: Any, served_site: str) -> None:
-    tab = visit(served_site, width=390, height=844, has_touch=True, is_mobile=True)
+def test_drawing_with_a_finger(open_page: Any, served_site: str) -> None:
+    tab = open_page(served_site, width=390, height=844, has_touch=True, is_mobile=True)
     page = tab.page
-    box = page.locator("#pad").bounding_box()
+    sheet = page.locator("#pad").bounding_box()
     session = page.context.new_cdp_session(page)
     for i in range(15):
-        at = {"x": box["x"] + box["width"] / 2, "y": box["y"] + box["height"] * (0.2 + 0.04 * i)}
+        at = {"x": sheet["x"] + sheet["width"] / 2, "y": sheet["y"] + sheet["height"] * (0.2 + 0.04 * i)}
         session.send("Input.dispatchTouchEvent", {"type": "touchStart" if i == 0 else "touchMove", "touchPoints": [at]})
     session.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-    tab.settle()
+    tab.wait_until_idle()
     assert page.evaluate("scrollY") == 0  # the sheet draws, it does not scroll
-    assert tab.answer() == "1"
+    assert tab.prediction() == "1"
 
 
-def test_keys_alone(visit: Any, served_site: str) -> None:
-    tab = visit(served_site)
+def test_keyboard_alone(open_page: Any, served_site: str) -> None:
+    tab = open_page(served_site)
     page = tab.page
     page.keyboard.press("Tab")
     page.keyboard.press("Enter")  # the skip link
@@ -388,8 +401,8 @@ def test_keys_alone(visit: Any, served_site: str) -> None:
     for _ in range(28):
         page.keyboard.press("ArrowDown")
     page.keyboard.up(" ")
-    tab.settle()
-    assert tab.answer() == "1"
+    tab.wait_until_idle()
+    assert tab.prediction() == "1"
 
     reached = []
     page.locator("#pad").focus()
@@ -415,19 +428,19 @@ def test_keys_alone(visit: Any, served_site: str) -> None:
     page.locator(".cell").first.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowDown")
-    expect(page.locator("#map-said")).to_contain_text("from row 2, column 2")
+    expect(page.locator("#map-caption")).to_contain_text("From row 2, column 2")
     page.keyboard.press("Enter")
-    tab.settle()
+    tab.wait_until_idle()
     expect(page.locator("#removed")).to_contain_text("patch row 2, column 2")
     page.locator(".thumb[aria-pressed='true']").focus()
     page.keyboard.press("ArrowUp")
     page.keyboard.press("Delete")
-    tab.settle()
+    tab.wait_until_idle()
     expect(page.locator("#removed")).to_contain_text("head 1 of layer 1")
 
 
-def test_screen_reader_labels(visit: Any, served_site: str) -> None:
-    tab = visit(served_site)
+def test_screen_reader_labels(open_page: Any, served_site: str) -> None:
+    tab = open_page(served_site)
     page = tab.page
     page.locator("#open-arithmetic").click()
     nameless = page.evaluate(
@@ -436,16 +449,18 @@ def test_screen_reader_labels(visit: Any, served_site: str) -> None:
           .map((e) => e.outerHTML.slice(0, 80))"""
     )
     assert nameless == []
-    expect(page.locator("#spoken")).to_have_text(re.compile(r"ViT: \d, .* %\. CNN: \d"))  # said once the hand rests
-    assert page.locator("#spoken").get_attribute("aria-live") == "polite"
+    expect(page.locator("#announcement")).to_have_text(
+        re.compile(r"ViT: \d, .* %\. CNN: \d")
+    )  # announced after a pause
+    assert page.locator("#announcement").get_attribute("aria-live") == "polite"
     assert page.locator("html").get_attribute("lang") == "en"
     assert page.locator("h1").count() == 1
 
 
-def test_dark_light_and_stillness(visit: Any, served_site: str) -> None:
+def test_dark_light_and_reduced_motion(open_page: Any, served_site: str) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
-    dark = visit(served_site, color_scheme="dark", reduced_motion="reduce")
-    light = visit(served_site, color_scheme="light")
+    dark = open_page(served_site, color_scheme="dark", reduced_motion="reduce")
+    light = open_page(served_site, color_scheme="light")
     assert dark.page.evaluate(background) == "rgb(20, 24, 27)"
     assert light.page.evaluate(background) == "rgb(255, 255, 255)"
     dark.page.locator("#theme").click()
@@ -457,32 +472,32 @@ def test_dark_light_and_stillness(visit: Any, served_site: str) -> None:
     assert light.page.evaluate("getComputedStyle(document.querySelector('.fill')).transitionDuration") != "0s"
 
 
-def test_live_while_drawing(visit: Any, site: str, record_property: Any) -> None:
-    """Strokes are answered within 50 ms; what a newer stroke overtakes is dropped, and the last one is answered."""
-    tab = visit(site)
+def test_live_while_drawing(open_page: Any, site: str, record_property: Any) -> None:
+    """Report the time to a prediction; requests overtaken by a newer stroke are dropped, the last one is not."""
+    tab = open_page(site)
     page = tab.page
     page.locator("#clear").click()
-    tab.settle()
+    tab.wait_until_idle()
     page.evaluate(
         """() => {
           window.times = [];
-          document.addEventListener("vitreous:answered", (event) => window.times.push(event.detail.milliseconds));
+          document.addEventListener("vitreous:predicted", (event) => window.times.push(event.detail.milliseconds));
         }"""
     )
     moves = 60
-    box = page.locator("#pad").bounding_box()
-    page.mouse.move(box["x"] + 60, box["y"] + 60)
+    sheet = page.locator("#pad").bounding_box()
+    page.mouse.move(sheet["x"] + 60, sheet["y"] + 60)
     page.mouse.down()
     for i in range(moves):
-        page.mouse.move(box["x"] + 60 + 2.5 * i, box["y"] + 60 + 60 * (i % 20) / 20 + i)
+        page.mouse.move(sheet["x"] + 60 + 2.5 * i, sheet["y"] + 60 + 60 * (i % 20) / 20 + i)
         page.wait_for_timeout(16)
     page.mouse.up()
-    tab.settle()
+    tab.wait_until_idle()
     times = sorted(page.evaluate("window.times"))
     typical = statistics.median(times)
     record_property("median_ms", round(typical, 1))
     slow = times[9 * len(times) // 10]
-    print(f"\n{site}: {len(times)} answers to {moves} moves; median {typical:.0f} ms, 90 % within {slow:.0f} ms")
+    print(f"\n{site}: {len(times)} predictions for {moves} moves; median {typical:.0f} ms, 90 % within {slow:.0f} ms")
     assert 5 <= len(times) <= moves + 3
-    fresh = visit(site, "#" + page.url.partition("#")[2])
-    assert fresh.shares() == tab.shares()
+    fresh = open_page(site, "#" + page.url.partition("#")[2])
+    assert fresh.probabilities() == tab.probabilities()

@@ -1,103 +1,101 @@
 /**
- * What the models answer: the answer large, then a bar a class for each model, side by side. Where something was
- * removed, a mark on each bar says where it stood before.
+ * The predictions: the predicted class in large type, then one bar per class and model, side by side. While something is
+ * removed, a mark on each bar shows its length before.
  *
- * @typedef {{ name: string, kind: "vit" | "cnn", probabilities: Float32Array | null, before: Float32Array | null }} Answering
+ * @typedef {object} Prediction
+ * @property {string} name
+ * @property {"vit" | "cnn"} kind
+ * @property {Float32Array | null} probabilities
+ * @property {Float32Array | null} before  the probabilities with nothing removed; null if nothing is removed
  */
 
-import { make, say } from "./dom.js";
-import { largest } from "./vit-maths.js";
+import { make, setAttributes, setText } from "./dom.js";
+import { argmax } from "./vit-maths.js";
 import { percent } from "./words.js";
 
 const MARKERS = { vit: "M6 1.2a4.8 4.8 0 1 0 0 9.6a4.8 4.8 0 1 0 0-9.6z", cnn: "M1.8 1.8h8.4v8.4h-8.4z" };
 
+/** The elements of one model. */
+class Column {
+  predicted = make("span", { class: "big" });
+  probability = make("span", { class: "probability number" });
+  before = make("span", { class: "before number" });
+
+  /** @param {Prediction} prediction @param {string[]} classNames */
+  constructor({ name, kind }, classNames) {
+    const model = make("span", { class: "model" }, marker(kind), name);
+    this.head = make("div", { class: `prediction ${kind}` }, model, this.predicted, this.probability, this.before);
+    this.bars = classNames.map(() => {
+      const fill = make("span", { class: "fill" });
+      const mark = make("span", { class: "mark" });
+      const value = make("span", { class: "value number" });
+      const track = make("span", { class: "track" }, fill, mark);
+      return { fill, mark, value, cell: make("span", { class: `bar ${kind}`, role: "cell" }, track, value) };
+    });
+  }
+
+  /** @param {Prediction} prediction @param {string[]} classNames */
+  paint({ probabilities, before }, classNames) {
+    const best = probabilities === null ? -1 : argmax(probabilities);
+    const name = best < 0 ? "–" : classNames[best];
+    setText(this.predicted, name);
+    this.predicted.classList.toggle("word", name.length > 2);
+    setText(this.probability, probabilities === null ? "" : percent(probabilities[best]));
+    const old = before === null ? -1 : argmax(before);
+    setText(this.before, before === null ? "" : `before: ${classNames[old]}, ${percent(before[old])}`);
+    this.bars.forEach(({ fill, mark, value, cell }, c) => {
+      fill.style.transform = `scaleX(${probabilities?.[c] ?? 0})`;
+      mark.classList.toggle("away", before === null);
+      mark.style.left = `${100 * (before?.[c] ?? 0)}%`;
+      setText(value, probabilities === null ? "" : percent(probabilities[c]));
+      cell.classList.toggle("best", c === best);
+    });
+  }
+}
+
 export class Bars {
-  /** @type {{ big: HTMLElement, share: HTMLElement, moved: HTMLElement, bars: HTMLElement[], marks: HTMLElement[], values: HTMLElement[] }[]} */
+  /** @type {Column[]} */
   #columns = [];
-  #shaped = "";
+  #fitted = "";
 
   /** @param {HTMLElement} place */
   constructor(place) {
     this.place = place;
   }
 
-  /**
-   * @param {Answering[]} models
-   * @param {string[]} classNames
-   */
-  #shape(models, classNames) {
-    const shaped = JSON.stringify([models.map(({ name, kind }) => [name, kind]), classNames]);
-    if (shaped === this.#shaped) return;
-    this.#shaped = shaped;
-    this.#columns = models.map(() => ({
-      big: make("span", { class: "big" }),
-      share: make("span", { class: "share number" }),
-      moved: make("span", { class: "moved number" }),
-      bars: [],
-      marks: [],
-      values: [],
-    }));
-    const heads = models.map(({ name, kind }, m) => {
-      const { big, share, moved } = this.#columns[m];
-      return make("div", { class: `answer ${kind}` }, make("span", { class: "model" }, marker(kind), name), big, share, moved);
-    });
-    // the models' names stand above for the eye; a table that is read aloud needs its own
-    const names = ["Class", ...models.map(({ name }) => name)].map((name) => make("span", { role: "columnheader" }, name));
-    const table = make("div", { class: "bars", role: "table", "aria-label": "Probability of each class" }, make("div", { class: "hidden", role: "row" }, ...names));
-    classNames.forEach((className) => {
-      const row = make("div", { class: "bar-row", role: "row" }, make("span", { class: "class", role: "rowheader", title: className }, className));
-      models.forEach(({ kind }, m) => {
-        const bar = make("span", { class: "fill" });
-        const mark = make("span", { class: "mark" });
-        const value = make("span", { class: "value number" });
-        const column = this.#columns[m];
-        column.bars.push(bar);
-        column.marks.push(mark);
-        column.values.push(value);
-        row.append(make("span", { class: `bar ${kind}`, role: "cell" }, make("span", { class: "track" }, bar, mark), value));
-      });
-      table.append(row);
-    });
-    this.place.style.setProperty("--models", String(models.length));
-    const longest = Math.max(...classNames.map((name) => name.length));
-    this.place.style.setProperty("--label", longest > 2 ? `${Math.min(longest, 10)}ch` : "18px");
-    this.place.replaceChildren(make("div", { class: "answer-heads" }, ...heads), table);
+  /** @param {Prediction[]} predictions @param {string[]} classNames */
+  paint(predictions, classNames) {
+    this.#fit(predictions, classNames);
+    predictions.forEach((prediction, m) => this.#columns[m].paint(prediction, classNames));
   }
 
-  /**
-   * @param {Answering[]} models
-   * @param {string[]} classNames
-   */
-  paint(models, classNames) {
-    this.#shape(models, classNames);
-    models.forEach(({ probabilities, before }, m) => {
-      const column = this.#columns[m];
-      const best = probabilities === null ? -1 : largest(probabilities);
-      say(column.big, best < 0 ? "–" : classNames[best]);
-      column.big.classList.toggle("word", best >= 0 && classNames[best].length > 2);
-      say(column.share, best < 0 || probabilities === null ? "" : percent(probabilities[best]));
-      const was = before === null ? -1 : largest(before);
-      say(column.moved, before === null || was < 0 ? "" : `before: ${classNames[was]}, ${percent(before[was])}`);
-      column.bars.forEach((bar, c) => {
-        bar.style.transform = `scaleX(${probabilities?.[c] ?? 0})`;
-        const mark = column.marks[c];
-        mark.classList.toggle("away", before === null);
-        mark.style.left = `${100 * (before?.[c] ?? 0)}%`;
-        say(column.values[c], probabilities === null ? "" : percent(probabilities[c]));
-        bar.parentElement?.parentElement?.classList.toggle("best", c === best);
-      });
+  /** @param {Prediction[]} predictions @param {string[]} classNames */
+  #fit(predictions, classNames) {
+    const fitted = JSON.stringify([predictions.map(({ name, kind }) => [name, kind]), classNames]);
+    if (fitted === this.#fitted) return;
+    this.#fitted = fitted;
+    this.#columns = predictions.map((prediction) => new Column(prediction, classNames));
+    // the models' names are shown above the table; for screen readers it needs its own
+    const names = ["Class", ...predictions.map(({ name }) => name)];
+    const titles = names.map((name) => make("span", { role: "columnheader" }, name));
+    const rows = classNames.map((name, c) => {
+      const header = make("span", { class: "class", role: "rowheader", title: name }, name);
+      return make("div", { class: "bar-row", role: "row" }, header, ...this.#columns.map(({ bars }) => bars[c].cell));
     });
+    const table = make("div", { class: "bars", role: "table", "aria-label": "Probability of each class" });
+    table.append(make("div", { class: "hidden", role: "row" }, ...titles), ...rows);
+    this.place.style.setProperty("--models", String(predictions.length));
+    const longest = Math.max(...classNames.map((name) => name.length));
+    this.place.style.setProperty("--label", longest > 2 ? `${Math.min(longest, 10)}ch` : "18px");
+    this.place.replaceChildren(make("div", { class: "prediction-heads" }, ...this.#columns.map(({ head }) => head)), table);
   }
 }
 
 /** @param {"vit" | "cnn"} kind */
 function marker(kind) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  svg.setAttribute("viewBox", "0 0 12 12");
-  svg.setAttribute("aria-hidden", "true");
-  svg.classList.add("marker");
-  path.setAttribute("d", MARKERS[kind]);
+  const [svg, path] = ["svg", "path"].map((tag) => document.createElementNS("http://www.w3.org/2000/svg", tag));
+  setAttributes(svg, { viewBox: "0 0 12 12", "aria-hidden": "true", class: "marker" });
+  setAttributes(path, { d: MARKERS[kind] });
   svg.append(path);
   return svg;
 }

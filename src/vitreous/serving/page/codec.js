@@ -1,20 +1,17 @@
 /**
- * Drawings as short texts for the address bar. A stroke takes about one byte a point: a step of up to seven either way
- * is one byte, anything longer is a mark and the point itself. Pixels are runs of zeros and the values between them.
+ * Drawings as short texts for the address bar. A stroke takes about one byte per point: a step of up to seven in each
+ * direction is one byte, a longer one is a marker and the point itself. Pixels are runs of zeros and the values between.
  *
- * @typedef {import("./raster.js").Stroke} Stroke
+ * @import { Stroke } from "./raster.js"
  */
 
 const LARGEST_STEP = 7;
 const STEPS = 2 * LARGEST_STEP + 1; // 15: one byte holds a pair of steps as 15·(dx + 7) + (dy + 7), 0 … 224
 const JUMP = 255;
 const END = 254;
-const MOST_POINTS = 5000; // a link that claims more is not one of ours
+const MAX_POINTS = 5000; // a link with more was not made by this page
 
-/**
- * @param {Stroke[]} strokes
- * @returns {string}
- */
+/** @param {Stroke[]} strokes @returns {string} */
 export function encodeStrokes(strokes) {
   /** @type {number[]} */
   const bytes = [];
@@ -33,19 +30,16 @@ export function encodeStrokes(strokes) {
   return toText(Uint8Array.from(bytes));
 }
 
-/**
- * @param {string} text
- * @returns {Stroke[]}
- */
+/** @param {string} text @returns {Stroke[]} */
 export function decodeStrokes(text) {
   const bytes = fromText(text);
-  if (bytes.length > 3 * MOST_POINTS) throw new RangeError("too many points");
+  if (bytes.length > 3 * MAX_POINTS) throw new RangeError("too many points");
   /** @type {Stroke[]} */
   const strokes = [];
   let at = 0;
   const point = () => {
     const pair = /** @type {const} */ ([bytes[at], bytes[at + 1]]);
-    if (!(pair[0] <= 224 && pair[1] <= 224)) throw new RangeError("a point outside the sheet");
+    if (!(pair[0] <= 224 && pair[1] <= 224)) throw new RangeError("a point is outside the sheet");
     at += 2;
     return pair;
   };
@@ -53,7 +47,7 @@ export function decodeStrokes(text) {
     /** @type {Stroke} */
     const stroke = [point()];
     while (bytes[at] !== END) {
-      if (at >= bytes.length) throw new RangeError("a stroke without its end");
+      if (at >= bytes.length) throw new RangeError("a stroke has no end marker");
       const code = bytes[at++];
       if (code === JUMP) {
         stroke.push(point());
@@ -61,7 +55,7 @@ export function decodeStrokes(text) {
       }
       const [x, y] = stroke[stroke.length - 1];
       const next = /** @type {const} */ ([x + Math.floor(code / STEPS) - LARGEST_STEP, y + (code % STEPS) - LARGEST_STEP]);
-      if (code >= STEPS * STEPS || Math.min(...next) < 0 || Math.max(...next) > 224) throw new RangeError("a step off the sheet");
+      if (code >= STEPS * STEPS || Math.min(...next) < 0 || Math.max(...next) > 224) throw new RangeError("a step leaves the sheet");
       stroke.push(next);
     }
     at += 1;
@@ -70,10 +64,7 @@ export function decodeStrokes(text) {
   return strokes;
 }
 
-/**
- * @param {Uint8Array} pixels
- * @returns {string}
- */
+/** @param {Uint8Array} pixels @returns {string} */
 export function encodePixels(pixels) {
   /** @type {number[]} */
   const bytes = [];
@@ -87,22 +78,14 @@ export function encodePixels(pixels) {
   return toText(Uint8Array.from(bytes));
 }
 
-/**
- * @param {Uint8Array} pixels
- * @param {number} from
- * @param {(value: number) => boolean} belongs
- */
+/** @param {Uint8Array} pixels @param {number} from @param {(value: number) => boolean} belongs */
 function runLength(pixels, from, belongs) {
   let length = 0;
   while (length < 255 && from + length < pixels.length && belongs(pixels[from + length])) length += 1;
   return length;
 }
 
-/**
- * @param {string} text
- * @param {number} count  how many pixels there must be
- * @returns {Uint8Array}
- */
+/** @param {string} text @param {number} count  the number of pixels expected @returns {Uint8Array} */
 export function decodePixels(text, count) {
   const bytes = fromText(text);
   const pixels = new Uint8Array(count);
@@ -110,19 +93,16 @@ export function decodePixels(text, count) {
   while (at + 1 < bytes.length) {
     const [zeros, others] = [bytes[at], bytes[at + 1]];
     filled += zeros;
-    if (filled + others > count || at + 2 + others > bytes.length) throw new RangeError("more pixels than there are");
+    if (filled + others > count || at + 2 + others > bytes.length) throw new RangeError("too many pixels");
     pixels.set(bytes.subarray(at + 2, at + 2 + others), filled);
     filled += others;
     at += 2 + others;
   }
-  if (filled !== count) throw new RangeError("fewer pixels than there are");
+  if (filled !== count) throw new RangeError("too few pixels");
   return pixels;
 }
 
-/**
- * Base64 in the alphabet that needs no escaping in an address.
- * @param {Uint8Array} bytes
- */
+/** Encode as base64 in the alphabet that needs no escaping in an address. @param {Uint8Array} bytes */
 function toText(bytes) {
   return toBase64(bytes).replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 }

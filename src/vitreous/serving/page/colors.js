@@ -1,13 +1,13 @@
 /**
- * The colour scales of the reports (style/colors.py, internals/pictures.py), so that a map is recognised here:
+ * The colour scales of the reports (reports/colors.py, inspection/pictures.py), so that a map looks the same in both:
  * cividis over the picture for amounts; blue – white – orange, the picture in ink, for signed values.
  */
 
-const COLOR_SHARE = 0.66;
+const COLOR_OPACITY = 0.66;
 const INK = [23, 28, 33];
-const INK_SHARE = 0.6;
+const INK_OPACITY = 0.6;
 
-// cividis at 0, 1/32 … 1, straight lines between
+// cividis at 0, 1/32 … 1, linear in between
 const CIVIDIS = [
   "00224e", "00285b", "002e6a", "053371", "1a386f", "273e6e", "32436d", "3b496c", "434e6c", "4b546c", "535a6d",
   "5a5f6e", "61656f", "686a71", "6f7073", "767676", "7d7c78", "848279", "8c8878", "938e78", "9b9476", "a39a74",
@@ -15,6 +15,7 @@ const CIVIDIS = [
 ].map(bytesOf);
 const BLUE = bytesOf("2f6db5");
 const ORANGE = bytesOf("d9730d");
+const BLACK = [0, 0, 0];
 const WHITE = [255, 255, 255];
 
 /** @param {string} hex */
@@ -22,26 +23,21 @@ function bytesOf(hex) {
   return [0, 2, 4].map((at) => parseInt(hex.slice(at, at + 2), 16));
 }
 
-/**
- * @param {number[]} from
- * @param {number[]} to
- * @param {number} share
- */
-function between(from, to, share) {
-  return from.map((value, i) => value + (to[i] - value) * share);
+/** @param {number[]} from @param {number[]} to @param {number} fraction */
+function mix(from, to, fraction) {
+  return from.map((value, i) => value + (to[i] - value) * fraction);
 }
 
-/** @param {number} share  0 … 1 */
-export function amountColor(share) {
-  const at = Math.min(1, Math.max(0, share)) * (CIVIDIS.length - 1);
+/** @param {number} fraction  0 … 1 */
+export function amountColor(fraction) {
+  const at = Math.min(1, Math.max(0, fraction)) * (CIVIDIS.length - 1);
   const first = Math.min(CIVIDIS.length - 2, Math.floor(at));
-  return between(CIVIDIS[first], CIVIDIS[first + 1], at - first);
+  return mix(CIVIDIS[first], CIVIDIS[first + 1], at - first);
 }
 
 /** @param {number} value  -1 … 1 */
 export function signedColor(value) {
-  const bound = Math.min(1, Math.max(-1, value));
-  return between(WHITE, bound < 0 ? BLUE : ORANGE, Math.abs(bound));
+  return mix(WHITE, value < 0 ? BLUE : ORANGE, Math.min(1, Math.abs(value)));
 }
 
 /** @param {number[]} color */
@@ -50,15 +46,12 @@ export function css(color) {
 }
 
 /**
- * How a patch's colour and a pixel's brightness become one colour. All three ways are straight lines in the brightness,
- * so a patch needs two colours, that of black pixels and that of white ones, and a pixel no more than a mix.
- * @param {"plain" | "amount" | "signed"} kind
- * @param {number[] | null} color  null: nothing is laid over the picture
- * @returns {{ black: number[], white: number[] }}
+ * Return the colours of black and of white pixels under a patch's colour. All three kinds are linear in the pixel's
+ * brightness, so the rest is interpolation.
+ * @param {"plain" | "amount" | "signed"} kind @param {number[] | null} color  null: nothing is laid over the picture
  */
 export function tint(kind, color) {
-  if (kind === "plain" || color === null) return { black: [0, 0, 0], white: WHITE };
-  if (kind === "signed") return { black: color, white: between(color, INK, INK_SHARE) };
-  const over = (/** @type {number} */ gray) => color.map((value) => COLOR_SHARE * value + (1 - COLOR_SHARE) * gray);
-  return { black: over(0), white: over(255) };
+  if (kind === "plain" || color === null) return { black: BLACK, white: WHITE };
+  if (kind === "signed") return { black: color, white: mix(color, INK, INK_OPACITY) };
+  return { black: mix(BLACK, color, COLOR_OPACITY), white: mix(WHITE, color, COLOR_OPACITY) };
 }

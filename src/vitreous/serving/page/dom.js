@@ -1,9 +1,14 @@
-/** Elements without a framework. Text stays text, and styles go through CSSOM, as the content security policy wants. */
+/**
+ * DOM helpers, instead of a framework. Text stays text, and styles are set through CSSOM, as the content security policy
+ * requires.
+ *
+ * @typedef {Record<string, string | number | boolean | null | undefined>} Attributes  true: present; false, null: absent
+ */
 
 /**
  * @template {keyof HTMLElementTagNameMap} Tag
  * @param {Tag} tag
- * @param {Record<string, string | number | boolean | null | undefined>} [attributes]  true: present, false or null: absent
+ * @param {Attributes} [attributes]
  * @param {(Node | string)[]} children
  * @returns {HTMLElementTagNameMap[Tag]}
  */
@@ -14,19 +19,24 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/**
- * @param {Element} element
- * @param {Record<string, string | number | boolean | null | undefined>} attributes
- */
+/** @param {Attributes} attributes @param {() => void} action @param {(Node | string)[]} children */
+export function makeButton(attributes, action, ...children) {
+  const button = make("button", { type: "button", ...attributes }, ...children);
+  button.addEventListener("click", action);
+  return button;
+}
+
+/** @param {Element} element @param {Attributes} attributes */
 export function setAttributes(element, attributes) {
   for (const [name, value] of Object.entries(attributes)) {
+    const text = value === true ? "" : String(value);
     if (value === false || value === null || value === undefined) element.removeAttribute(name);
-    else element.setAttribute(name, value === true ? "" : String(value));
+    else if (element.getAttribute(name) !== text) element.setAttribute(name, text);
   }
 }
 
 /**
- * An element of index.html, by its id.
+ * Return an element of index.html.
  * @template {HTMLElement} [Kind=HTMLElement]
  * @param {string} id
  * @param {new () => Kind} [kind]
@@ -38,34 +48,38 @@ export function byId(id, kind) {
   return /** @type {Kind} */ (element);
 }
 
+/** @param {string} id @param {() => void} handler */
+export function onClick(id, handler) {
+  byId(id).addEventListener("click", handler);
+}
+
 /**
  * Write a text only where it differs: screen readers announce every write to a live region.
- * @param {HTMLElement} element
- * @param {string} text
+ * @param {HTMLElement | string} place  an element or its id @param {string} text
  */
-export function say(element, text) {
+export function setText(place, text) {
+  const element = typeof place === "string" ? byId(place) : place;
   if (element.textContent !== text) element.textContent = text;
 }
 
-const MATH = "http://www.w3.org/1998/Math/MathML";
-
-/**
- * A MathML element.
- * @param {string} tag
- * @param {(Node | string)[]} children
- */
-export function math(tag, ...children) {
-  const element = document.createElementNS(MATH, tag);
-  element.append(...children);
-  return element;
+/** Return a canvas's 2-D context. @param {HTMLCanvasElement} canvas */
+export function contextOf(canvas) {
+  const context = canvas.getContext("2d");
+  if (context === null) throw new Error("this browser has no 2-D canvas");
+  return context;
 }
 
-/**
- * A canvas's 2-D context.
- * @param {HTMLCanvasElement} canvas
- */
-export function pen(canvas) {
-  const context = canvas.getContext("2d");
-  if (context === null) throw new Error("this browser gives no 2-D canvas");
-  return context;
+/** @param {HTMLCanvasElement} canvas @param {number} width @param {number} height */
+export function resize(canvas, width, height) {
+  if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height]; // this clears it
+}
+
+/** Return a canvas that shows the picture at its own size. @param {import("./normalise.js").Gray} picture */
+export function grayCanvas({ values, height, width }) {
+  const canvas = make("canvas", { width, height, "aria-hidden": "true" });
+  const image = new ImageData(width, height);
+  const abgr = Uint32Array.from(values, (value) => (0xff000000 | (value * 0x010101)) >>> 0);
+  new Uint32Array(image.data.buffer).set(abgr);
+  contextOf(canvas).putImageData(image, 0, 0);
+  return canvas;
 }

@@ -1,23 +1,19 @@
 /**
- * The models in this browser: ONNX graphs run by onnxruntime-web in a worker (engine-worker.js), so that the pen never
- * waits for them. Nothing drawn leaves the machine.
+ * The models in this browser: ONNX graphs run by onnxruntime-web in a worker (engine-worker.js), so that drawing never
+ * waits for them. Nothing drawn leaves the computer.
  *
- * @typedef {import("./engine.js").Answer} Answer
- * @typedef {import("./engine.js").Model} Model
- * @typedef {import("./engine.js").Progress} Progress
- * @typedef {import("./engine.js").Question} Question
- * @typedef {import("./engine.js").Tensor} Tensor
- * @typedef {import("./engine.js").ViTModel} ViTModel
+ * @import { LookRequest, LookResult, Model, Progress, Tensor, ViTModel, Want } from "./engine.js"
+ * @import { GraphTensor } from "./engine-worker.js"
  */
 
 import { EngineError, isViT, readModels, readSamples } from "./engine.js";
-import { largest, patchesOf, rollout, softmax } from "./vit-maths.js";
+import { argmax, numPatches, range, rollout, softmax, sum } from "./vit-maths.js";
 import { megabytes } from "./words.js";
 
-const OCCLUSION_ROWS = 8; // asked at a time: a newer question waits for so many, not for all
+const REMOVALS_PER_BATCH = 8; // a newer request waits for this many, not for all
 
 export class BrowserEngine {
-  place = "The models run in your browser: what you draw stays here.";
+  place = "The models run in your browser: your drawing stays on your computer.";
   hasGradients = false;
 
   /** @type {Worker | null} */
@@ -30,8 +26,8 @@ export class BrowserEngine {
   async start(progress) {
     progress("Loading the list of models …", null);
     const models = readModels(await readJson("models.json"));
-    const files = ["ort/ort-wasm-simd-threaded.wasm", ...models.map((model) => model.onnx ?? `models/${model.id}.onnx`)];
-    const [wasm, ...graphs] = await fetchAll(files, progress);
+    const graphFiles = models.map((model) => model.onnx ?? `models/${model.id}.onnx`);
+    const [wasm, ...graphs] = await fetchAll(["ort/ort-wasm-simd-threaded.wasm", ...graphFiles], progress);
     progress("Starting the models …", 1);
     this.#worker = new Worker(new URL("./engine-worker.js", import.meta.url), { type: "module" });
     this.#worker.addEventListener("message", ({ data }) => this.#receive(data));
@@ -44,74 +40,68 @@ export class BrowserEngine {
     return readSamples(await readJson("samples.json"));
   }
 
-  /**
-   * @param {Model} model
-   * @param {Question} question
-   * @param {AbortSignal} [signal]
-   * @returns {Promise<Answer>}
-   */
-  async look(model, question, signal) {
-    const pixels = Float32Array.from(question.pixels, (value) => value / 255);
-    const [height, width] = model.image_size;
-    const image = { data: pixels, dims: [1, model.channels, height, width] };
+  /** @param {Model} model @param {LookRequest} request @param {AbortSignal} [signal] @returns {Promise<LookResult>} */
+  async look(model, { pixels: bytes, headMask, tokenMask, want }, signal) {
+    const pixels = Float32Array.from(bytes, (value) => value / 255);
+    const image = { data: pixels, dims: [1, model.channels, ...model.image_size] };
     if (!isViT(model) || model.lean) {
       const { probabilities } = await this.#run(model, { pixels: image }, ["probabilities"]);
       return { probabilities: probabilities.data };
     }
-    const masks = masksOf(model, question);
-    const outputs = outputsFor(question.want);
+    const masks = masksFor(model, headMask, tokenMask);
+    const outputs = outputsFor(want);
     const found = outputs.length > 0 ? await this.#run(model, { pixels: image, ...masks }, outputs) : {};
-    /** @type {Answer} */
-    const answer = { probabilities: found.probabilities?.data };
+    /** @type {LookResult} */
+    const result = { probabilities: found.probabilities?.data };
     for (const name of /** @type {const} */ (["attention", "queries", "keys", "values"])) {
-      if (found[name]) answer[name] = withoutBatch(found[name]);
+      if (found[name]) result[name] = withoutBatch(found[name]);
     }
-    if (found.lens) answer.lens = perRow(withoutBatch(found.lens), softmax);
-    if (question.want.includes("rollout") && answer.attention) answer.rollout = rollout(answer.attention, model, question.tokenMask);
-    if (question.want.includes("occlusion")) answer.occlusion = await this.#occlusion(model, pixels, masks, signal);
-    if (question.want.includes("relevance")) answer.relevance = null;
-    return answer;
+    if (found.lens) result.lens = softmaxRows(withoutBatch(found.lens));
+    if (want.includes("rollout") && result.attention) result.rollout = rollout(result.attention, model, tokenMask);
+    if (want.includes("patch_removal")) result.patch_removal = await this.#patchRemoval(model, pixels, masks, signal);
+    if (want.includes("relevance")) result.relevance = null;
+    return result;
   }
 
   /**
-   * What the answer's probability loses without each patch: row 0 has nothing more removed, row i + 1 also patch i.
+   * Return the probability that the predicted class loses without each patch. In the batch, row 0 removes nothing more,
+   * and row i + 1 also removes patch i.
    * @param {ViTModel} model
    * @param {Float32Array} pixels
-   * @param {ReturnType<typeof masksOf>} masks
+   * @param {ReturnType<typeof masksFor>} masks
    * @param {AbortSignal} [signal]
    */
-  async #occlusion(model, pixels, masks, signal) {
-    const patches = patchesOf(model);
-    const [height, width] = model.image_size;
-    const kept = Array.from({ length: patches + 1 }, (_, i) => {
-      const row = masks.token_mask.data.map((value, patch) => (patch === i - 1 ? 0 : value));
-      // the last patch of a model that reads patches only cannot be removed
-      return !model.has_class_token && row.every((value) => value === 0) ? masks.token_mask.data : row;
+  async #patchRemoval(model, pixels, { head_mask, token_mask }, signal) {
+    const patches = numPatches(model);
+    const kept = range(patches + 1).map((i) => {
+      const row = token_mask.data.map((value, patch) => (patch === i - 1 ? 0 : value));
+      // the last patch of a model without a class token cannot be removed
+      return !model.has_class_token && row.every((value) => value === 0) ? token_mask.data : row;
     });
     /** @type {Float32Array[]} */
-    const shares = [];
-    for (let start = 0; start <= patches; start += OCCLUSION_ROWS) {
+    const probabilities = [];
+    for (let start = 0; start <= patches; start += REMOVALS_PER_BATCH) {
       signal?.throwIfAborted();
-      const rows = kept.slice(start, start + OCCLUSION_ROWS);
+      const rows = kept.slice(start, start + REMOVALS_PER_BATCH);
       const feeds = {
-        pixels: { data: joined(rows.map(() => pixels)), dims: [rows.length, model.channels, height, width] },
-        head_mask: masks.head_mask,
-        token_mask: { data: joined(rows), dims: [rows.length, patches] },
+        pixels: { data: concatenate(rows.map(() => pixels)), dims: [rows.length, model.channels, ...model.image_size] },
+        head_mask,
+        token_mask: { data: concatenate(rows), dims: [rows.length, patches] },
       };
       const { data } = (await this.#run(model, feeds, ["probabilities"])).probabilities;
       const classes = data.length / rows.length;
-      rows.forEach((_, i) => shares.push(data.subarray(i * classes, (i + 1) * classes)));
+      rows.forEach((_, i) => probabilities.push(data.subarray(i * classes, (i + 1) * classes)));
     }
-    const [whole, ...without] = shares;
-    const answer = largest(whole);
-    return Float32Array.from(without, (each) => whole[answer] - each[answer]);
+    const [before, ...after] = probabilities;
+    const predicted = argmax(before);
+    return Float32Array.from(after, (each) => before[predicted] - each[predicted]);
   }
 
   /**
    * @param {Model} model
-   * @param {Record<string, { data: Float32Array, dims: number[] }>} feeds
+   * @param {Record<string, GraphTensor>} feeds
    * @param {string[]} outputs
-   * @returns {Promise<Record<string, { data: Float32Array, dims: number[] }>>}
+   * @returns {Promise<Record<string, GraphTensor>>}
    */
   #run(model, feeds, outputs) {
     return this.#request({ run: model.id, feeds, outputs });
@@ -136,113 +126,97 @@ export class BrowserEngine {
 
   #fail() {
     for (const { reject } of this.#waiting.values()) {
-      reject(new EngineError("The engine that runs the models did not start in this browser; a newer one may do."));
+      reject(new EngineError("The models could not be started in this browser; try a newer one."));
     }
     this.#waiting.clear();
   }
 }
 
-/** @param {Float32Array[]} rows  of one length */
-function joined(rows) {
-  const all = new Float32Array(rows.length * rows[0].length);
-  rows.forEach((row, i) => all.set(row, i * row.length));
+/** @template {Float32Array | Uint8Array} Bytes @param {Bytes[]} arrays  at least one @returns {Bytes} */
+function concatenate(arrays) {
+  const Kind = /** @type {new (length: number) => Bytes} */ (arrays[0].constructor);
+  const all = new Kind(sum(arrays.map((array) => array.length)));
+  let filled = 0;
+  for (const array of arrays) {
+    all.set(array, filled);
+    filled += array.length;
+  }
   return all;
 }
 
 /** @param {string} address */
 async function readJson(address) {
+  return (await fetchFile(address)).json();
+}
+
+/** @param {string} address */
+async function fetchFile(address) {
   const response = await fetch(address).catch(() => null);
-  if (!response?.ok) throw new EngineError(`The file ${address} is missing beside this page.`);
-  return response.json();
+  if (!response?.ok) throw new EngineError(`The file ${address} is missing next to this page.`);
+  return response;
 }
 
-/**
- * All files at once, telling how much is left.
- * @param {string[]} addresses
- * @param {Progress} progress
- * @returns {Promise<Uint8Array[]>}
- */
+/** Fetch all files at once and report how much is loaded. @param {string[]} addresses @param {Progress} progress */
 async function fetchAll(addresses, progress) {
-  const responses = await Promise.all(addresses.map((address) => fetch(address).catch(() => null)));
-  const missing = addresses.find((_, i) => !responses[i]?.ok);
-  if (missing !== undefined) throw new EngineError(`The file ${missing} is missing beside this page.`);
-  const sizes = responses.map((response) => Number(response?.headers.get("Content-Length") ?? 0));
-  const total = sizes.every((size) => size > 0) ? sizes.reduce((sum, size) => sum + size, 0) : null;
-  let done = 0;
+  const responses = await Promise.all(addresses.map(fetchFile));
+  const sizes = responses.map((response) => Number(response.headers.get("Content-Length") ?? 0));
+  const total = sizes.every((size) => size > 0) ? sum(sizes) : 0;
+  let loaded = 0;
   const count = (/** @type {number} */ bytes) => {
-    done += bytes;
-    // a compressed transfer states fewer bytes than arrive: then say only how much has come
-    const known = total !== null && done <= total;
-    progress(`Loading the models and their engine: ${megabytes(done)}${known ? ` of ${megabytes(total)}` : ""}`, known ? done / total : null);
+    loaded += bytes;
+    const known = loaded <= total; // a compressed transfer states fewer bytes than arrive
+    const of = known ? ` of ${megabytes(total)}` : "";
+    progress(`Loading the models and their runtime: ${megabytes(loaded)}${of}`, known ? loaded / total : null);
   };
-  return Promise.all(responses.map((response) => drain(/** @type {Response} */ (response), count)));
+  return Promise.all(responses.map((response) => readBytes(response, count)));
 }
 
-/**
- * @param {Response} response
- * @param {(bytes: number) => void} count
- */
-async function drain(response, count) {
-  if (response.body === null) return new Uint8Array(await response.arrayBuffer());
-  /** @type {Uint8Array[]} */
-  const parts = [];
-  const reader = response.body.getReader();
-  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+/** @param {Response} response @param {(bytes: number) => void} count */
+async function readBytes(response, count) {
+  const parts = [new Uint8Array(0)];
+  const reader = response.body?.getReader();
+  for (let part = await reader?.read(); part && !part.done; part = await reader?.read()) {
     parts.push(part.value);
     count(part.value.length);
   }
-  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
-  let at = 0;
-  for (const part of parts) {
-    whole.set(part, at);
-    at += part.length;
-  }
-  return whole;
+  return concatenate(parts);
 }
 
 /**
- * The graph wants both masks always: ones where nothing is removed.
- * @param {ViTModel} model
- * @param {Question} question
+ * Return both masks, which the graph always requires: ones where nothing is removed.
+ * @param {ViTModel} model @param {number[][] | null} headMask @param {number[] | null} tokenMask
  */
-function masksOf(model, question) {
+function masksFor(model, headMask, tokenMask) {
   const { depth, num_heads } = model;
-  const patches = patchesOf(model);
-  const heads = question.headMask?.flat() ?? new Float32Array(depth * num_heads).fill(1);
-  const tokens = question.tokenMask ?? new Float32Array(patches).fill(1);
+  const patches = numPatches(model);
+  const heads = headMask?.flat() ?? new Float32Array(depth * num_heads).fill(1);
+  const tokens = tokenMask ?? new Float32Array(patches).fill(1);
   return {
     head_mask: { data: Float32Array.from(heads), dims: [depth, num_heads] },
     token_mask: { data: Float32Array.from(tokens), dims: [1, patches] },
   };
 }
 
-/** @param {import("./engine.js").Want[]} want */
+/** @param {Want[]} want @returns {string[]} */
 function outputsFor(want) {
-  const outputs = new Set();
-  if (want.includes("probabilities")) outputs.add("probabilities");
-  if (want.includes("lens")) outputs.add("lens");
-  if (want.includes("attention") || want.includes("rollout")) outputs.add("attention");
-  if (want.includes("qkv")) for (const name of ["queries", "keys", "values"]) outputs.add(name);
-  return [...outputs];
+  /** @type {Partial<Record<Want, string[]>>} */
+  const outputs = {
+    probabilities: ["probabilities"],
+    attention: ["attention"],
+    lens: ["lens"],
+    qkv: ["queries", "keys", "values"],
+    rollout: ["attention"],
+  };
+  return [...new Set(want.flatMap((name) => outputs[name] ?? []))];
 }
 
-/**
- * @param {{ data: Float32Array, dims: number[] }} output  of a batch of one
- * @returns {Tensor}
- */
+/** @param {GraphTensor} output  of a batch of one @returns {Tensor} */
 function withoutBatch({ data, dims }) {
   return { data, shape: dims.slice(1) };
 }
 
-/**
- * @param {Tensor} tensor  (rows, columns)
- * @param {(row: Float32Array) => Float32Array} change
- * @returns {Tensor}
- */
-function perRow({ data, shape }, change) {
-  const changed = new Float32Array(data.length);
-  for (let row = 0; row < shape[0]; row++) {
-    changed.set(change(data.subarray(row * shape[1], (row + 1) * shape[1])), row * shape[1]);
-  }
-  return { data: changed, shape };
+/** @param {Tensor} tensor  (rows, columns) @returns {Tensor} */
+function softmaxRows({ data, shape: [rows, columns] }) {
+  const parts = range(rows).map((row) => softmax(data.subarray(row * columns, (row + 1) * columns)));
+  return { data: concatenate(parts), shape: [rows, columns] };
 }

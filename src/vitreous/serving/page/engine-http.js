@@ -1,11 +1,7 @@
 /**
  * The models of `vitreous serve`, over HTTP.
  *
- * @typedef {import("./engine.js").Answer} Answer
- * @typedef {import("./engine.js").Model} Model
- * @typedef {import("./engine.js").Progress} Progress
- * @typedef {import("./engine.js").Question} Question
- * @typedef {import("./engine.js").Tensor} Tensor
+ * @import { LookRequest, LookResult, Model, Progress, Tensor } from "./engine.js"
  */
 
 import { toBase64 } from "./codec.js";
@@ -17,31 +13,26 @@ export class HttpEngine {
 
   /** @param {Progress} progress */
   async start(progress) {
-    progress("Asking the server for its models …", null);
-    return readModels(await answered(fetch("v1/models")));
+    progress("Loading the list of models …", null);
+    return readModels(await jsonOf(fetch("v1/models")));
   }
 
   async samples() {
-    return readSamples(await answered(fetch("v1/samples")));
+    return readSamples(await jsonOf(fetch("v1/samples")));
   }
 
-  /**
-   * @param {Model} model
-   * @param {Question} question
-   * @param {AbortSignal} [signal]
-   * @returns {Promise<Answer>}
-   */
-  async look(model, question, signal) {
+  /** @param {Model} model @param {LookRequest} request @param {AbortSignal} [signal] @returns {Promise<LookResult>} */
+  async look(model, request, signal) {
     const body = JSON.stringify({
       model: model.id,
-      pixels: toBase64(question.pixels),
-      head_mask: question.headMask,
-      token_mask: question.tokenMask,
+      pixels: toBase64(request.pixels),
+      head_mask: request.headMask,
+      token_mask: request.tokenMask,
       relevance_class: null,
-      want: question.want,
+      want: request.want,
     });
     const headers = { "Content-Type": "application/json" };
-    const found = await answered(fetch("v1/look", { method: "POST", headers, body, signal }));
+    const found = await jsonOf(fetch("v1/look", { method: "POST", headers, body, signal }));
     return {
       probabilities: vector(found.probabilities),
       attention: tensor(found.attention),
@@ -50,34 +41,33 @@ export class HttpEngine {
       keys: tensor(found.keys),
       values: tensor(found.values),
       rollout: vector(found.rollout),
-      occlusion: vector(found.occlusion),
+      patch_removal: vector(found.patch_removal),
       relevance: vector(found.relevance),
     };
   }
 }
 
-/**
- * The JSON of a response, or a sentence that says what went wrong.
- * @param {Promise<Response>} request
- */
-async function answered(request) {
+/** Return a response's JSON, or throw a sentence that says what went wrong. @param {Promise<Response>} request */
+async function jsonOf(request) {
   let response;
   try {
     response = await request;
   } catch (error) {
     if (isAbort(error)) throw error;
-    throw new EngineError("The server does not answer. Is `vitreous serve` still running? Your drawing is safe: it lives in the address.");
+    throw new EngineError(
+      "The server does not respond. Is `vitreous serve` still running? Your drawing is saved in the address.",
+    );
   }
   const document = await response.json().catch((error) => {
     if (isAbort(error)) throw error;
     return null;
   });
   if (response.ok && document !== null) return document;
-  const detail = typeof document?.detail === "string" ? document.detail : document?.title;
   if (response.status === 429 || response.status === 503) {
-    throw new EngineError("The server is busy; the next stroke asks again.");
+    throw new EngineError("The server is busy; the next stroke tries again.");
   }
-  throw new EngineError(`The server answered ${response.status}${detail ? `: ${detail}` : "."}`);
+  const detail = typeof document?.detail === "string" ? document.detail : document?.title;
+  throw new EngineError(`The server responded with ${response.status}${detail ? `: ${detail}` : "."}`);
 }
 
 /** @param {number[] | null | undefined} values */
@@ -85,16 +75,11 @@ function vector(values) {
   return values ? Float32Array.from(values) : undefined;
 }
 
-/**
- * Nested lists → one flat array and its shape.
- * @param {unknown} nested
- * @returns {Tensor | undefined}
- */
+/** Flatten nested lists into one array with its shape. @param {unknown} nested @returns {Tensor | undefined} */
 function tensor(nested) {
   if (!Array.isArray(nested)) return undefined;
   /** @type {number[]} */
   const shape = [];
   for (let inner = nested; Array.isArray(inner); inner = inner[0]) shape.push(inner.length);
-  const data = Float32Array.from(nested.flat(/** @type {1} */ (shape.length - 1)));
-  return { data, shape };
+  return { data: Float32Array.from(nested.flat(/** @type {1} */ (shape.length - 1))), shape };
 }

@@ -1,36 +1,32 @@
 /**
- * The worker in which onnxruntime-web runs the graphs. Two messages: what to start with, then questions, one at a time.
+ * The worker in which onnxruntime-web runs the graphs. Two kinds of message: what to start with, then one run at a time.
  *
- * @typedef {{ data: Float32Array, dims: readonly number[] }} Plain  a tensor as it travels between worker and page
+ * @typedef {{ data: Float32Array, dims: readonly number[] }} GraphTensor  as it travels between worker and page
  */
 
-/** @type {any} onnxruntime-web, which comes without types here */
+/** @type {any} onnxruntime-web, which has no types here */
 let ort = null;
 /** @type {Map<string, any>} */
 const sessions = new Map();
-let queue = Promise.resolve(); // a session answers one question at a time
+let queue = Promise.resolve(); // a session runs one input at a time
 
-/**
- * @param {Uint8Array} wasm
- * @param {{ id: string, bytes: Uint8Array }[]} graphs
- */
+/** @param {Uint8Array} wasm @param {{ id: string, bytes: Uint8Array }[]} graphs */
 async function start(wasm, graphs) {
   const folder = new URL("./ort/", import.meta.url).href;
   ort = await import(`${folder}ort.wasm.min.mjs`);
   ort.env.wasm.wasmPaths = folder;
-  ort.env.wasm.wasmBinary = wasm; // fetched by the page, which tells how much is left
-  ort.env.wasm.numThreads = 1; // more would need a page isolated from all others
+  ort.env.wasm.wasmBinary = wasm; // fetched by the page, which shows how much is loaded
+  ort.env.wasm.numThreads = 1; // more would need a cross-origin isolated page
   ort.env.logLevel = "error";
-  for (const { id, bytes } of graphs) {
-    sessions.set(id, await ort.InferenceSession.create(bytes, { executionProviders: ["wasm"], graphOptimizationLevel: "all" }));
-  }
+  const options = { executionProviders: ["wasm"], graphOptimizationLevel: "all" };
+  for (const { id, bytes } of graphs) sessions.set(id, await ort.InferenceSession.create(bytes, options));
 }
 
 /**
  * @param {string} id
- * @param {Record<string, Plain>} feeds
+ * @param {Record<string, GraphTensor>} feeds
  * @param {string[]} outputs
- * @returns {Promise<Record<string, Plain>>}
+ * @returns {Promise<Record<string, GraphTensor>>}
  */
 async function run(id, feeds, outputs) {
   const tensors = Object.fromEntries(

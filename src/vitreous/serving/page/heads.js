@@ -1,13 +1,12 @@
 /**
- * All layers and heads as small maps, a row a layer, a column a head, the mean of the heads last.
+ * All layers and heads as small maps: one row per layer, one column per head, the mean of the heads last.
  *
- * @typedef {import("./engine.js").ViTModel} ViTModel
- * @typedef {import("./engine.js").Tensor} Tensor
+ * @import { Tensor, ViTModel } from "./engine.js"
  */
 
-import { make, setAttributes } from "./dom.js";
+import { make, makeButton, setAttributes } from "./dom.js";
 import { moveWithArrows, picture } from "./maps.js";
-import { headAttention, lookOf } from "./vit-maths.js";
+import { attentionFrom, patchOffset, range } from "./vit-maths.js";
 
 export class HeadGrid {
   /** @type {{ layer: number, head: number, button: HTMLButtonElement, canvas: HTMLCanvasElement }[]} */
@@ -25,49 +24,46 @@ export class HeadGrid {
   }
 
   /** @param {ViTModel} model */
-  shape(model) {
+  fit(model) {
     if (this.#model?.id === model.id) return;
     this.#model = model;
-    const heads = [...Array.from({ length: model.num_heads }, (_, head) => head), -1];
-    this.#cells = [];
-    const rows = Array.from({ length: model.depth }, (_, layer) => {
-      const buttons = heads.map((head) => this.#cell(layer, head));
-      return [make("span", { class: "row-name" }, String(layer + 1)), ...buttons];
-    });
+    const heads = [...range(model.num_heads), -1];
     const names = heads.map((head) => make("span", { class: "column-name" }, head < 0 ? "mean" : `${head + 1}`));
+    this.#cells = [];
+    const rows = range(model.depth).flatMap((layer) => {
+      const cells = heads.map((head) => this.#cell(layer, head));
+      this.#cells.push(...cells);
+      return [make("span", { class: "row-name" }, String(layer + 1)), ...cells.map(({ button }) => button)];
+    });
     this.place.style.setProperty("--heads", String(heads.length));
     // many heads or layers: smaller, so that the large map keeps its room
     const side = Math.min(46, Math.floor(200 / heads.length) - 6, Math.floor(330 / model.depth) - 6);
     this.place.style.setProperty("--thumb", `${Math.max(20, side)}px`);
-    this.place.replaceChildren(make("span", { class: "corner", "aria-hidden": "true" }, "layer"), ...names, ...rows.flat());
+    this.place.replaceChildren(make("span", { class: "corner", "aria-hidden": "true" }, "layer"), ...names, ...rows);
     moveWithArrows(this.place, heads.length);
   }
 
-  /**
-   * @param {number} layer
-   * @param {number} head
-   */
+  /** @param {number} layer @param {number} head */
   #cell(layer, head) {
+    const { onChoose, onRemove } = this.handlers;
     const canvas = make("canvas", { "aria-hidden": "true" });
-    const button = make("button", { type: "button", class: "thumb", tabindex: -1 }, canvas);
-    button.addEventListener("click", () => this.handlers.onChoose(layer, head));
-    button.addEventListener("dblclick", () => this.handlers.onRemove(layer, head));
-    button.addEventListener("focus", () => button.matches(":focus-visible") && this.handlers.onChoose(layer, head));
+    const button = makeButton({ class: "thumb", tabindex: -1 }, () => onChoose(layer, head), canvas);
+    button.addEventListener("dblclick", () => onRemove(layer, head));
+    button.addEventListener("focus", () => button.matches(":focus-visible") && onChoose(layer, head));
     button.addEventListener("keydown", (event) => {
-      if (event.key === "Delete" || event.key === "Backspace") this.handlers.onRemove(layer, head);
+      if (event.key === "Delete" || event.key === "Backspace") onRemove(layer, head);
     });
-    this.#cells.push({ layer, head, button, canvas });
-    return button;
+    return { layer, head, button, canvas };
   }
 
   /**
-   * @param {object} what
-   * @param {Uint8Array} what.pixels
-   * @param {Tensor | null} what.attention
-   * @param {number} what.query
-   * @param {number} what.layer
-   * @param {number} what.head
-   * @param {(layer: number, head: number) => boolean} what.isRemoved
+   * @param {object} content
+   * @param {Uint8Array} content.pixels
+   * @param {Tensor | null} content.attention
+   * @param {number} content.query
+   * @param {number} content.layer
+   * @param {number} content.head
+   * @param {(layer: number, head: number) => boolean} content.isRemoved
    */
   paint({ pixels, attention, query, layer, head, isRemoved }) {
     const model = this.#model;
@@ -75,16 +71,16 @@ export class HeadGrid {
     for (const cell of this.#cells) {
       const removed = cell.head >= 0 && isRemoved(cell.layer, cell.head);
       const chosen = cell.layer === layer && cell.head === head;
-      const name = cell.head < 0 ? `mean of the heads of layer ${cell.layer + 1}` : `layer ${cell.layer + 1}, head ${cell.head + 1}`;
+      const layerName = `layer ${cell.layer + 1}`;
+      const name = cell.head < 0 ? `mean of the heads of ${layerName}` : `${layerName}, head ${cell.head + 1}`;
       setAttributes(cell.button, {
         "aria-label": `${name}${removed ? ", removed" : ""}`,
         "aria-pressed": String(chosen),
         tabindex: chosen ? 0 : -1,
       });
-      cell.button.classList.toggle("gone", removed);
+      cell.button.classList.toggle("is-removed", removed);
       if (attention === null) continue;
-      const look = lookOf(headAttention(attention, cell.layer, cell.head), query, model);
-      const values = look.subarray(Number(model.has_class_token));
+      const values = attentionFrom(attention, cell.layer, cell.head, query, model).subarray(patchOffset(model));
       picture(pixels, model, { kind: "amount", values, high: Math.max(...values) }, cell.canvas);
     }
   }

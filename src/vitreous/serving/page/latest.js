@@ -1,34 +1,35 @@
 /**
- * Only the newest piece of work matters: while one runs, a newer one waits, and whatever waited before it is dropped.
- * That is what keeps the page live under a fast pen.
+ * Runs only the newest piece of work: while one runs, a newer one waits, and whatever waited before it is dropped. This
+ * keeps the page responsive while the user draws quickly.
  *
  * @template Input
  */
 export class Latest {
+  /** @type {{ input: Input } | null} */
+  #next = null;
+  #busy = false;
+
   /** @param {(input: Input, isNewest: () => boolean) => Promise<void>} work */
   constructor(work) {
     this.work = work;
-    /** @type {{ input: Input } | null} */
-    this.next = null;
-    this.busy = false;
   }
 
   /** @param {Input} input */
-  ask(input) {
-    this.next = { input };
-    if (!this.busy) void this.#go();
+  request(input) {
+    this.#next = { input };
+    if (!this.#busy) void this.#run();
   }
 
-  async #go() {
-    if (this.next === null) return;
-    const { input } = this.next;
-    this.next = null;
-    this.busy = true;
+  async #run() {
+    if (this.#next === null) return;
+    const { input } = this.#next;
+    this.#next = null;
+    this.#busy = true;
     try {
-      await this.work(input, () => this.next === null);
+      await this.work(input, () => this.#next === null);
     } finally {
-      this.busy = false; // also after a fault, or no later stroke would ever be answered
-      void this.#go();
+      this.#busy = false; // also after an exception, or no later request would ever run
+      void this.#run();
     }
   }
 }

@@ -1,58 +1,44 @@
 /**
- * The logit lens: a row a layer, a column a class; what the model would answer if it stopped there.
+ * The logit lens: one row per layer, one column per class; the prediction if the model stopped there.
  *
- * @typedef {import("./engine.js").Tensor} Tensor
+ * @import { Tensor } from "./engine.js"
  */
 
-import { make, say } from "./dom.js";
-import { largest } from "./vit-maths.js";
+import { make, makeButton, setText } from "./dom.js";
+import { argmax, range } from "./vit-maths.js";
 import { percent } from "./words.js";
 
-const LEVELS = 8; // the steps of the stylesheet's amounts
-const LEAST_SHOWN = 0.02; // less than this stays paper: a field of faint colour says nothing
+const LEVELS = 8; // of the stylesheet's amount colours
+const LEAST_SHOWN = 0.02; // smaller probabilities get no colour, or the whole table would be faintly coloured
 
 export class Lens {
-  /** @type {HTMLElement[][]} */
-  #cells = [];
-  /** @type {HTMLElement[]} */
+  /** @type {{ row: HTMLElement, cells: HTMLElement[] }[]} */
   #rows = [];
-  #shaped = "";
+  #fitted = "";
 
-  /**
-   * @param {HTMLElement} place
-   * @param {HTMLElement} caption
-   * @param {(layer: number) => void} onChoose
-   */
+  /** @param {HTMLElement} place @param {HTMLElement} caption @param {(layer: number) => void} onChoose */
   constructor(place, caption, onChoose) {
     this.place = place;
     this.caption = caption;
     this.onChoose = onChoose;
   }
 
-  /**
-   * @param {number} layers
-   * @param {string[]} classNames
-   */
-  #shape(layers, classNames) {
-    const shaped = JSON.stringify([layers, classNames]);
-    if (shaped === this.#shaped) return;
-    this.#shaped = shaped;
-    const names = classNames.map((name) => make("th", { scope: "col", title: name }, make("span", {}, name)));
-    this.#cells = [];
-    this.#rows = Array.from({ length: layers + 1 }, (_, layer) => {
+  /** @param {number} layers @param {string[]} classNames */
+  #fit(layers, classNames) {
+    const fitted = JSON.stringify([layers, classNames]);
+    if (fitted === this.#fitted) return;
+    this.#fitted = fitted;
+    this.#rows = range(layers + 1).map((layer) => {
       const cells = classNames.map(() => make("td"));
-      this.#cells.push(cells);
-      /** @type {Node} */
-      let name = document.createTextNode("patches");
-      if (layer > 0) {
-        const button = make("button", { type: "button", class: "plain", "aria-label": `Show layer ${layer}` }, `layer ${layer}`);
-        button.addEventListener("click", () => this.onChoose(layer - 1));
-        name = button;
-      }
-      return make("tr", {}, make("th", { scope: "row" }, name), ...cells);
+      const choose = () => this.onChoose(layer - 1);
+      const button = makeButton({ class: "plain", "aria-label": `Show layer ${layer}` }, choose, `layer ${layer}`);
+      const header = make("th", { scope: "row" }, layer === 0 ? "patches" : button);
+      return { row: make("tr", {}, header, ...cells), cells };
     });
+    const names = classNames.map((name) => make("th", { scope: "col", title: name }, make("span", {}, name)));
     const head = make("thead", {}, make("tr", {}, make("td"), ...names));
-    this.place.replaceChildren(make("table", { class: "lens-table" }, head, make("tbody", {}, ...this.#rows)));
+    const body = make("tbody", {}, ...this.#rows.map(({ row }) => row));
+    this.place.replaceChildren(make("table", { class: "lens-table" }, head, body));
   }
 
   /**
@@ -62,36 +48,32 @@ export class Lens {
    * @param {number} chosen  the layer shown in the map
    */
   paint(lens, layers, classNames, chosen) {
-    this.#shape(layers, classNames);
+    this.#fit(layers, classNames);
     const classes = classNames.length;
-    /** @type {number[]} */
-    const answers = [];
-    this.#cells.forEach((cells, row) => {
-      const shares = lens?.data.subarray(row * classes, (row + 1) * classes);
-      const best = shares ? largest(shares) : -1;
-      answers.push(best);
-      this.#rows[row].classList.toggle("chosen", row === chosen + 1);
+    const predicted = this.#rows.map(({ row, cells }, r) => {
+      const probabilities = lens?.data.subarray(r * classes, (r + 1) * classes);
+      const best = probabilities ? argmax(probabilities) : -1;
+      row.classList.toggle("chosen", r === chosen + 1);
       cells.forEach((cell, c) => {
-        const share = shares?.[c] ?? 0;
-        cell.dataset.level = String(share < LEAST_SHOWN ? 0 : Math.min(LEVELS, 1 + Math.floor(share * LEVELS)));
+        const probability = probabilities?.[c] ?? 0;
+        const level = probability < LEAST_SHOWN ? 0 : Math.min(LEVELS, 1 + Math.floor(probability * LEVELS));
+        cell.dataset.level = String(level);
         cell.classList.toggle("best", c === best);
-        say(cell, c === best ? String(Math.round(100 * share)) : "");
-        cell.title = shares ? `${classNames[c]}: ${percent(share)}` : "";
+        setText(cell, c === best ? String(Math.round(100 * probability)) : "");
+        cell.title = probabilities ? `${classNames[c]}: ${percent(probability)}` : "";
       });
+      return best;
     });
-    say(this.caption, lens === null ? "" : sentence(answers, classNames));
+    setText(this.caption, lens === null ? "" : captionOf(predicted, classNames));
   }
 }
 
-/**
- * @param {number[]} answers  by layer
- * @param {string[]} classNames
- */
-function sentence(answers, classNames) {
-  const last = answers[answers.length - 1];
-  let from = answers.length - 1;
-  while (from > 0 && answers[from - 1] === last) from -= 1;
-  const reading = "Each row reads the stream after a layer, as percent.";
-  if (from === 0) return `${reading} The answer ${classNames[last]} stands from the start.`;
-  return `${reading} From layer ${from} on it is ${classNames[last]}; before, it was ${classNames[answers[from - 1]]}.`;
+/** @param {number[]} predicted  by layer @param {string[]} classNames */
+function captionOf(predicted, classNames) {
+  const last = predicted[predicted.length - 1];
+  const before = predicted.findLastIndex((best) => best !== last);
+  const intro = "Each row is the prediction read out after that layer, in percent.";
+  const name = classNames[last];
+  if (before < 0) return `${intro} It is ${name} from the start.`;
+  return `${intro} It is ${name} from layer ${before + 1} on; before that it was ${classNames[predicted[before]]}.`;
 }

@@ -1,19 +1,28 @@
 /**
- * Maps over the digit: the large one with its patches to point at and to remove, and the small ones to choose from.
+ * Maps over the digit: the large one, whose patches can be pointed at and removed, and the small ones to choose from.
  *
- * @typedef {import("./engine.js").ViTModel} ViTModel
+ * @import { ViTModel } from "./engine.js"
  * @typedef {"plain" | "amount" | "signed" | "positions"} MapKind
  *
- * @typedef {object} Layer  what to draw
+ * @typedef {object} Overlay  the colours over the digit
  * @property {MapKind} kind
- * @property {ArrayLike<number> | null} values  one a patch
+ * @property {ArrayLike<number> | null} values  one per patch
  * @property {number} high  the value at the scale's end
+ *
+ * @typedef {object} MapContent
+ * @property {Uint8Array} pixels
+ * @property {Overlay} overlay
+ * @property {ReadonlySet<number>} removed
+ * @property {number | null} query  the patch whose attention is shown
+ * @property {number | null} key  the patch whose weight the arithmetic explains
+ * @property {boolean} apart  draw wide gaps between the patches
+ * @property {(patch: number) => string} describe  a patch's value, for screen readers
  */
 
 import { amountColor, css, signedColor, tint } from "./colors.js";
-import { make, pen, setAttributes } from "./dom.js";
-import { patchesOf, patchOfPixels, pixelEdges } from "./vit-maths.js";
-import { placeOf } from "./words.js";
+import { contextOf, make, resize, setAttributes } from "./dom.js";
+import { numPatches, patchOfPixels, pixelEdges, range, rowAndColumn } from "./vit-maths.js";
+import { placeName } from "./words.js";
 
 export class PatchMap {
   #canvas = make("canvas", { "aria-hidden": "true" });
@@ -22,8 +31,8 @@ export class PatchMap {
   #buttons = [];
   /** @type {ViTModel | null} */
   #model = null;
-  /** @type {(() => void) | null} */
-  #repaint = null;
+  /** @type {MapContent | null} */
+  #content = null;
 
   /**
    * @param {HTMLElement} place
@@ -48,163 +57,131 @@ export class PatchMap {
       const byTouch = event instanceof PointerEvent && event.pointerType === "touch";
       if (patch !== null) onPick(patch, byTouch);
     });
-    new ResizeObserver(() => this.#repaint?.()).observe(place);
+    new ResizeObserver(() => this.#draw()).observe(place);
   }
 
   /** @param {ViTModel} model */
-  shape(model) {
+  fit(model) {
     if (this.#model?.id === model.id) return;
     this.#model = model;
-    const columns = model.grid[1];
     this.place.style.aspectRatio = `${model.image_size[1]} / ${model.image_size[0]}`;
     this.#cells.style.gridTemplate = pixelEdges(model)
       .map((edges) => edges.slice(1).map((edge, i) => `${edge - edges[i]}fr`).join(" "))
       .join(" / ");
-    this.#buttons = Array.from({ length: patchesOf(model) }, (_, patch) =>
+    this.#buttons = range(numPatches(model)).map((patch) =>
       make("button", { type: "button", class: "cell", "data-patch": patch, tabindex: patch === 0 ? 0 : -1 }),
     );
     this.#cells.replaceChildren(...this.#buttons);
-    moveWithArrows(this.#cells, columns);
+    moveWithArrows(this.#cells, model.grid[1]);
   }
 
-  /**
-   * @param {object} what
-   * @param {Uint8Array} what.pixels
-   * @param {Layer} what.layer
-   * @param {ReadonlySet<number>} what.removed
-   * @param {number | null} what.query  the patch that looks
-   * @param {number | null} what.key  the patch whose weight is worked out
-   * @param {boolean} what.apart  the patches stand apart, as cut
-   * @param {(patch: number) => string} what.sayOf  what a screen reader is told of a patch's value
-   */
-  paint(what) {
-    this.#repaint = () => this.#draw(what);
-    this.#draw(what);
+  /** @param {MapContent} content */
+  paint(content) {
+    this.#content = content;
+    this.#draw();
     const model = this.#model;
     if (model === null) return;
     this.#buttons.forEach((button, patch) => {
-      const removed = what.removed.has(patch);
-      const said = `Patch ${placeOf(patch, model.grid)}${removed ? ", removed" : ""}${what.sayOf(patch)}`;
-      if (button.getAttribute("aria-label") !== said) button.setAttribute("aria-label", said);
-      setAttributes(button, { "aria-pressed": String(removed) });
-      button.classList.toggle("query", patch === what.query);
-      button.classList.toggle("key", patch === what.key);
+      const removed = content.removed.has(patch);
+      const label = `Patch ${placeName(patch, model.grid)}${removed ? ", removed" : ""}${content.describe(patch)}`;
+      setAttributes(button, { "aria-label": label, "aria-pressed": String(removed) });
+      button.classList.toggle("query", patch === content.query);
+      button.classList.toggle("key", patch === content.key);
     });
   }
 
-  /** @param {Parameters<PatchMap["paint"]>[0]} what */
-  #draw({ pixels, layer, apart }) {
-    const model = this.#model;
-    if (model === null) return;
-    const gap = apart ? 10 : 2;
+  #draw() {
+    const [model, content] = [this.#model, this.#content];
+    if (model === null || content === null) return;
+    const gap = content.apart ? 10 : 2;
     this.#cells.style.gap = `${gap}px`;
     const [width, height] = [this.place.clientWidth, this.place.clientHeight];
     const density = devicePixelRatio;
-    const canvas = this.#canvas;
-    const [wide, tall] = [Math.max(1, Math.round(width * density)), Math.max(1, Math.round(height * density))];
-    if (canvas.width !== wide || canvas.height !== tall) [canvas.width, canvas.height] = [wide, tall];
-    const context = pen(canvas);
+    resize(this.#canvas, Math.max(1, Math.round(width * density)), Math.max(1, Math.round(height * density)));
+    const context = contextOf(this.#canvas);
     context.setTransform(density, 0, 0, density, 0, 0);
     context.clearRect(0, 0, width, height);
     context.imageSmoothingEnabled = false;
     const [rows, columns] = model.grid;
     const [down, across] = pixelEdges(model);
-    // as large on the screen as a pixel of the picture, less what the gaps take
-    const [tallOf, wideOf] = [(height - gap * (rows - 1)) / model.image_size[0], (width - gap * (columns - 1)) / model.image_size[1]];
-    const image = layer.kind === "positions" ? null : picture(pixels, model, layer);
+    // the size of one pixel of the picture on the screen, without the gaps
+    const pixelHeight = (height - gap * (rows - 1)) / model.image_size[0];
+    const pixelWidth = (width - gap * (columns - 1)) / model.image_size[1];
+    const image = content.overlay.kind === "positions" ? null : picture(content.pixels, model, content.overlay);
     for (let patch = 0; patch < rows * columns; patch++) {
-      const [row, column] = [Math.floor(patch / columns), patch % columns];
-      const [fromX, fromY, fromWide, fromTall] = [across[column], down[row], across[column + 1] - across[column], down[row + 1] - down[row]];
-      const [left, top] = [fromX * wideOf + column * gap, fromY * tallOf + row * gap];
-      if (image !== null) {
-        context.drawImage(image, fromX, fromY, fromWide, fromTall, left, top, fromWide * wideOf, fromTall * tallOf);
-      } else if (model.position_similarity !== null) {
-        paintGrid(context, model.position_similarity[patch], model.grid, left, top, fromWide * wideOf, fromTall * tallOf);
-      }
+      const [row, column] = rowAndColumn(patch, model.grid);
+      const [x, y, wide, tall] = [across[column], down[row], across[column + 1] - across[column], down[row + 1] - down[row]];
+      /** @type {[number, number, number, number]} */
+      const target = [x * pixelWidth + column * gap, y * pixelHeight + row * gap, wide * pixelWidth, tall * pixelHeight];
+      if (image !== null) context.drawImage(image, x, y, wide, tall, ...target);
+      else if (model.position_similarity !== null) paintGrid(context, model.position_similarity[patch], model.grid, target);
     }
   }
 }
 
 /**
- * The digit with the layer's colours over it, at the model's size.
- * @param {Uint8Array} pixels
- * @param {ViTModel} model
- * @param {Layer} layer
- * @param {HTMLCanvasElement} [canvas]
+ * Return the digit with an overlay, at the model's image size.
+ * @param {Uint8Array} pixels @param {ViTModel} model @param {Overlay} overlay @param {HTMLCanvasElement} [canvas]
  */
-export function picture(pixels, model, layer, canvas = make("canvas")) {
+export function picture(pixels, model, overlay, canvas = make("canvas")) {
   const [height, width] = model.image_size;
-  if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height];
-  const { values } = layer;
-  const kind = values === null || layer.kind === "positions" ? "plain" : layer.kind;
+  resize(canvas, width, height);
+  const { values } = overlay;
+  const kind = values === null || overlay.kind === "positions" ? "plain" : overlay.kind;
   const colorOf = kind === "signed" ? signedColor : amountColor;
-  const tints = Array.from({ length: patchesOf(model) }, (_, patch) =>
-    tint(kind, values === null ? null : colorOf(values[patch] / (layer.high || 1))),
+  const tints = range(numPatches(model)).map((patch) =>
+    tint(kind, values === null ? null : colorOf(values[patch] / (overlay.high || 1))),
   );
   const image = new ImageData(width, height);
   patchOfPixels(model).forEach((patch, i) => {
     const { black, white } = tints[patch];
-    const share = pixels[i] / 255;
+    const brightness = pixels[i] / 255;
     for (let channel = 0; channel < 3; channel++) {
-      image.data[4 * i + channel] = black[channel] + (white[channel] - black[channel]) * share;
+      image.data[4 * i + channel] = black[channel] + (white[channel] - black[channel]) * brightness;
     }
     image.data[4 * i + 3] = 255;
   });
-  pen(canvas).putImageData(image, 0, 0);
+  contextOf(canvas).putImageData(image, 0, 0);
   return canvas;
 }
 
 /**
- * One position's likeness to all others, as a small grid of its own.
+ * Paint one position's similarity to all others as a small grid.
  * @param {CanvasRenderingContext2D} context
- * @param {number[]} likeness
+ * @param {number[]} similarity
  * @param {readonly [number, number]} grid
- * @param {number} left
- * @param {number} top
- * @param {number} width
- * @param {number} height
+ * @param {[number, number, number, number]} target  left, top, width, height
  */
-function paintGrid(context, likeness, [rows, columns], left, top, width, height) {
-  likeness.forEach((value, patch) => {
-    const [row, column] = [Math.floor(patch / columns), patch % columns];
+function paintGrid(context, similarity, [rows, columns], [left, top, width, height]) {
+  similarity.forEach((value, patch) => {
+    const [row, column] = rowAndColumn(patch, [rows, columns]);
     context.fillStyle = css(signedColor(value));
     // half a pixel more, so that no seam shows between cells
-    context.fillRect(left + (column * width) / columns, top + (row * height) / rows, width / columns + 0.5, height / rows + 0.5);
+    const [wide, tall] = [width / columns, height / rows];
+    context.fillRect(left + column * wide, top + row * tall, wide + 0.5, tall + 0.5);
   });
 }
 
-/**
- * All positions' grids as one small picture.
- * @param {ViTModel} model
- * @param {HTMLCanvasElement} canvas
- */
+/** Paint the grids of all positions as one small picture. @param {ViTModel} model @param {HTMLCanvasElement} canvas */
 export function positionsPicture(model, canvas) {
   const [rows, columns] = model.grid;
-  [canvas.width, canvas.height] = [columns * (columns + 1) - 1, rows * (rows + 1) - 1];
-  const context = pen(canvas);
-  model.position_similarity?.forEach((likeness, patch) => {
-    const [row, column] = [Math.floor(patch / columns), patch % columns];
-    paintGrid(context, likeness, model.grid, column * (columns + 1), row * (rows + 1), columns, rows);
+  resize(canvas, columns * (columns + 1) - 1, rows * (rows + 1) - 1);
+  model.position_similarity?.forEach((similarity, patch) => {
+    const [row, column] = rowAndColumn(patch, model.grid);
+    paintGrid(contextOf(canvas), similarity, model.grid, [column * (columns + 1), row * (rows + 1), columns, rows]);
   });
 }
 
-/**
- * The colours' scale with its ends named.
- * @param {HTMLElement} place
- * @param {MapKind} kind
- * @param {string} low
- * @param {string} high
- */
-export function showScale(place, kind, low, high) {
+/** Show the colour scale with its ends labelled. @param {HTMLElement} place @param {MapKind} kind @param {string[]} ends */
+export function showScale(place, kind, [low, high]) {
   place.classList.toggle("away", kind === "plain");
   place.dataset.kind = kind === "amount" ? "amount" : "signed";
   place.replaceChildren(make("span", {}, low), make("span", { class: "bar" }), make("span", {}, high));
 }
 
 /**
- * Arrow keys go through a grid of buttons, of which one at a time is reached by Tab.
- * @param {HTMLElement} container
- * @param {number} columns
+ * Let the arrow keys move through a grid of buttons, of which Tab reaches one.
+ * @param {HTMLElement} container @param {number} columns
  */
 export function moveWithArrows(container, columns) {
   container.onkeydown = (event) => {

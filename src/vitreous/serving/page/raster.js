@@ -1,20 +1,16 @@
 /**
  * Strokes → gray values, by arithmetic alone: the same drawing gives the same bytes in every browser and in node, which
- * a canvas would not promise. The page shows the strokes with a canvas and hands these values to the model.
+ * a canvas does not guarantee. The page shows the strokes on a canvas and gives these values to the model.
  *
- * @typedef {readonly [number, number]} Point  x, y in 0 … 224, whole numbers (the address bar keeps a byte of each)
+ * @import { Gray } from "./normalise.js"
+ * @typedef {readonly [number, number]} Point  x, y in 0 … 224, whole numbers (one byte each in the address)
  * @typedef {Point[]} Stroke
- * @typedef {import("./normalise.js").Gray} Gray
  */
 
-export const SHEET = 224; // the normalisation shrinks anything larger, so a larger sheet would bring nothing
+export const SHEET = 224; // the normalisation shrinks anything larger, so a larger sheet would not help
 export const PEN_RADIUS = 6; // 12 of 224: about as thick as MNIST's strokes for a digit half as high as the sheet
 
-/**
- * A stroke's points joined by curves through the midpoints, as a dense line.
- * @param {Stroke} stroke
- * @returns {[number, number][]}
- */
+/** Join a stroke's points by curves through their midpoints. @param {Stroke} stroke @returns {[number, number][]} */
 export function smooth(stroke) {
   if (stroke.length < 3) return stroke.map(([x, y]) => [x, y]);
   /** @type {[number, number][]} */
@@ -33,19 +29,14 @@ export function smooth(stroke) {
   return line;
 }
 
-/**
- * @param {Point} a
- * @param {Point} b
- */
+/** @param {Point} a @param {Point} b */
 function middle(a, b) {
   return [(a[0] + b[0]) / 2, (a[1] + b[1]) / 2];
 }
 
 /**
- * Light strokes on a dark sheet; `under` (a sheet as well) stays where it is lighter.
- * @param {Stroke[]} strokes
- * @param {Gray | null} [under]
- * @returns {Gray}
+ * Draw light strokes on a dark sheet; `under` (also a sheet) shows where it is lighter.
+ * @param {Stroke[]} strokes @param {Gray | null} [under] @returns {Gray}
  */
 export function rasterise(strokes, under = null) {
   const values = under === null ? new Uint8Array(SHEET * SHEET) : Uint8Array.from(under.values);
@@ -58,10 +49,8 @@ export function rasterise(strokes, under = null) {
 }
 
 /**
- * A round-ended segment: a pixel's value falls from 255 to 0 over the one pixel around the edge.
- * @param {Uint8Array} values
- * @param {readonly [number, number]} from
- * @param {readonly [number, number]} to
+ * Draw a round-ended segment: values fall from 255 to 0 over the one pixel around the edge.
+ * @param {Uint8Array} values @param {Point} from @param {Point} to
  */
 function segment(values, [x0, y0], [x1, y1]) {
   const reach = PEN_RADIUS + 0.5;
@@ -85,18 +74,14 @@ function segment(values, [x0, y0], [x1, y1]) {
   }
 }
 
-/**
- * @param {number} low
- * @param {number} high
- */
+/** @param {number} low @param {number} high */
 function pixelRange(low, high) {
   return [Math.max(0, Math.floor(low)), Math.min(SHEET - 1, Math.ceil(high))];
 }
 
 /**
- * A smaller picture enlarged by a whole factor into the middle of the sheet, to be drawn over.
- * @param {Gray} picture  at most as large as the sheet
- * @returns {Gray}
+ * Enlarge a smaller picture by a whole factor into the middle of the sheet, to be drawn over.
+ * @param {Gray} picture  at most as large as the sheet @returns {Gray}
  */
 export function onSheet(picture) {
   const factor = Math.max(1, Math.floor(SHEET / Math.max(picture.height, picture.width)));

@@ -1,73 +1,66 @@
 /**
- * What leaves the page: its address, the drawing as a file, and the command that makes the same picture.
+ * Sharing: the page's address, the drawing as a file, and the command that gives the same result.
  *
- * @typedef {import("./engine.js").Model} Model
- * @typedef {import("./normalise.js").Gray} Gray
+ * @import { Model } from "./engine.js"
+ * @import { Gray } from "./normalise.js"
+ * @import { Session } from "./session.js"
  */
 
-import { byId, make, say, setAttributes } from "./dom.js";
-import { paintGray } from "./draw.js";
+import { byId, grayCanvas, make, onClick, setAttributes, setText } from "./dom.js";
 
 const NOTICE_SECONDS = 4;
-let noticed = 0;
+let noticeTimer = 0;
 
 /** @param {string} sentence */
-export function notice(sentence) {
-  say(byId("notice"), sentence);
-  clearTimeout(noticed);
-  noticed = setTimeout(() => say(byId("notice"), ""), 1000 * NOTICE_SECONDS);
+export function showNotice(sentence) {
+  setText("notice", sentence);
+  clearTimeout(noticeTimer);
+  noticeTimer = setTimeout(() => setText("notice", ""), 1000 * NOTICE_SECONDS);
 }
 
-/**
- * @param {string} text
- * @param {string} done
- * @param {string} otherwise  where the browser does not allow it
- */
+/** @param {string} text @param {string} done @param {string} otherwise  if the browser does not allow it */
 async function copy(text, done, otherwise) {
   try {
     await navigator.clipboard.writeText(text);
-    notice(done);
+    showNotice(done);
   } catch {
-    notice(otherwise);
+    showNotice(otherwise);
   }
 }
 
-/**
- * @param {object} page
- * @param {() => Promise<string>} page.address  with everything that is seen
- * @param {() => string} page.command
- * @param {() => Gray} page.picture  what drawing.png holds
- */
-export function offerSharing({ address, command, picture }) {
+/** @param {() => string} address  of this page, with all settings @param {() => Gray} picture  for drawing.png */
+export function offerSharing(address, picture) {
   const [button, panel] = [byId("command"), byId("command-panel")];
   const open = (/** @type {boolean} */ opened) => {
     panel.hidden = !opened;
     setAttributes(button, { "aria-expanded": String(opened) });
-    if (opened) say(byId("command-text"), command());
   };
   const copyCommand = () =>
-    copy(command(), "Copied. Save the drawing beside it as drawing.png.", "This browser does not let a page copy: select the command.");
-  byId("share").addEventListener("click", async () => {
-    await copy(await address(), "The link is copied: it holds the drawing and all you chose.", "Copy the address of this page: it holds the drawing and all you chose.");
+    copy(
+      byId("command-text").textContent,
+      "Command copied. Save the drawing as drawing.png before you run it.",
+      "This browser does not allow copying: select the command and copy it yourself.",
+    );
+  onClick("share", () => {
+    const contents = "it contains the drawing and all settings.";
+    void copy(address(), `Link copied: ${contents}`, `Copy the address of this page: ${contents}`);
   });
-  button.addEventListener("click", () => {
-    open(panel.hidden !== false);
-    if (!panel.hidden) void copyCommand();
+  onClick("command", () => {
+    const opens = Boolean(panel.hidden);
+    open(opens);
+    if (opens) void copyCommand();
   });
-  byId("close-command").addEventListener("click", () => {
+  onClick("close-command", () => {
     open(false);
     button.focus();
   });
-  byId("copy-command").addEventListener("click", () => void copyCommand());
-  byId("save-drawing").addEventListener("click", () => save(picture()));
-  return { refresh: () => panel.hidden || say(byId("command-text"), command()) };
+  onClick("copy-command", () => void copyCommand());
+  onClick("save-drawing", () => save(picture()));
 }
 
 /** @param {Gray} picture */
 function save(picture) {
-  const canvas = make("canvas", { width: picture.width, height: picture.height });
-  paintGray(canvas, picture);
-  canvas.toBlob((blob) => {
+  grayCanvas(picture).toBlob((blob) => {
     if (blob === null) return;
     const link = make("a", { href: URL.createObjectURL(blob), download: "drawing.png" });
     link.click();
@@ -76,28 +69,26 @@ function save(picture) {
 }
 
 /**
- * The call that makes the same picture. The ViT in the box is the one `look` takes by itself; any other model is named
- * by its run's folder, which is its id, in the place where runs are kept.
- * @param {Model | null} model
- * @param {Model | null} beside
- * @param {import("./state.js").State} state
+ * Return the command that gives the same result. The bundled ViT is the default of `look`; any other model is named by
+ * its run's folder, or else by its id among the runs.
+ * @param {Session} session
  */
-export function lookCommand(model, beside, { query, removedHeads, removedPatches }) {
-  const boxed = (/** @type {Model} */ each) => each.run === undefined && each.id === each.kind;
-  const run = (/** @type {Model} */ each) => (boxed(each) ? `box:${each.id}` : quoted(each.run ?? `runs/${each.id}`));
+export function lookCommand({ vit, cnn, state }) {
   const parts = ["vitreous look drawing.png"];
-  if (model !== null && run(model) !== "box:vit") parts.push(`--run ${run(model)}`);
-  if (model !== null && beside !== null) parts.push(`--against ${run(beside)}`);
-  if (model?.kind === "vit") {
-    if (query >= 0) parts.push(`--patch ${query}`);
-    parts.push(...removedHeads.map(([layer, head]) => `--without-head ${layer + 1}-${head + 1}`));
-    parts.push(...removedPatches.map((patch) => `--without-patch ${patch}`));
+  const [run, against] = vit === null ? [cnn, null] : [vit, cnn];
+  if (run !== null && runName(run) !== "bundled:vit") parts.push(`--run ${runName(run)}`);
+  if (against !== null) parts.push(`--against ${runName(against)}`);
+  if (vit !== null) {
+    if (state.query >= 0) parts.push(`--patch ${state.query}`);
+    parts.push(...state.removedHeads.map(([layer, head]) => `--without-head ${layer + 1}-${head + 1}`));
+    parts.push(...state.removedPatches.map((patch) => `--without-patch ${patch}`));
   }
-  parts.push("-o look-drawing");
-  return parts.join(" ");
+  return [...parts, "-o look-drawing"].join(" ");
 }
 
-/** @param {string} text */
-function quoted(text) {
-  return /^[\w./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+/** @param {Model} model */
+function runName({ run, id, kind }) {
+  if (run === undefined && id === kind) return `bundled:${id}`;
+  const folder = run ?? `runs/${id}`;
+  return /^[\w./-]+$/.test(folder) ? folder : `'${folder.replaceAll("'", "'\\''")}'`;
 }

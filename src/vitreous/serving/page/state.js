@@ -1,27 +1,27 @@
 /**
- * The whole state of the page, and its address: everything that can be seen can be sent to somebody as a link.
+ * What the user chose, and the address that holds it: everything on the page can be sent as a link.
  *
- * @typedef {import("./raster.js").Stroke} Stroke
+ * @import { Stroke } from "./raster.js"
  *
  * @typedef {{ kind: "sample", index: number } | { kind: "pixels", pixels: Uint8Array }} Under
- *   what lies under the strokes: a test image by its number, or 28×28 normalised pixels of a picture
+ *   what is under the strokes: a test image by its number, or 28×28 normalised pixels of a picture
  * @typedef {{ under: Under | null, strokes: Stroke[] }} Drawing
- * @typedef {"patches" | "attention" | "rollout" | "occlusion" | "relevance" | "positions"} View
+ * @typedef {"patches" | "attention" | "rollout" | "patch_removal" | "relevance" | "positions"} View
  *
  * @typedef {object} State
  * @property {Drawing} drawing
- * @property {string | null} vit  the model's id; null: the first there is
+ * @property {string | null} vit  the model's id; null: the first
  * @property {string | null} cnn
  * @property {View} view
  * @property {number} layer  from 0; -1: the last, however many the model has
  * @property {number} head  from 0; -1: the mean of all heads
- * @property {number} query  the patch that looks; -1: the class token, or the mean where there is none
- * @property {number | null} key  the token whose weight is worked out in the arithmetic; null: that is closed
- * @property {string} grid  what `query`, `key` and `removedPatches` count in, as "4x4"; empty: not known
+ * @property {number} query  the patch whose attention is shown; -1: the class token, or the mean if there is none
+ * @property {number | null} key  the token whose weight the arithmetic explains; null: the arithmetic is closed
+ * @property {string} grid  the grid that `query`, `key` and `removedPatches` refer to, as "4x4"; empty: unknown
  * @property {number[]} removedPatches
  * @property {[number, number][]} removedHeads  layer, head
  * @property {[number, number]} shift  pixels to the right, pixels down
- * @property {number} shuffle  the seed of the patches' order; 0: as they are
+ * @property {number} shuffle  the seed of the patches' order; 0: not shuffled
  * @property {number} step  of the tour, from 1; 0: free
  */
 
@@ -29,18 +29,18 @@ import { decodePixels, decodeStrokes, encodePixels, encodeStrokes } from "./code
 import { SIDE } from "./normalise.js";
 
 /** @type {View[]} */
-export const VIEWS = ["patches", "attention", "rollout", "occlusion", "relevance", "positions"];
+export const VIEWS = ["patches", "attention", "rollout", "patch_removal", "relevance", "positions"];
 export const TOUR_STEPS = 7;
-export const FARTHEST_SHIFT = 8;
+export const MAX_SHIFT = 8;
 
 /** @returns {State} */
-export function firstState() {
+export function initialState() {
   return {
     drawing: { under: { kind: "sample", index: 2 }, strokes: [] },
     vit: null,
     cnn: null,
     view: "attention",
-    layer: -1, // where the answer is near
+    layer: -1, // the one nearest to the prediction
     head: 0,
     query: -1,
     key: null,
@@ -54,12 +54,11 @@ export function firstState() {
 }
 
 /**
- * Only what differs from the first state is written, so that a fresh page has a short address.
- * @param {State} state
- * @returns {string}  without the leading #
+ * Write only what differs from the initial state, so that a fresh page has a short address.
+ * @param {State} state @returns {string}  without the leading #
  */
 export function toHash(state) {
-  const first = firstState();
+  const initial = initialState();
   /** @type {Record<string, string>} */
   const parts = {};
   const { under, strokes } = state.drawing;
@@ -69,9 +68,9 @@ export function toHash(state) {
   if (under === null && strokes.length === 0) parts.strokes = "";
   if (state.vit !== null) parts.vit = state.vit;
   if (state.cnn !== null) parts.cnn = state.cnn;
-  if (state.view !== first.view) parts.view = state.view;
-  if (state.layer !== first.layer) parts.layer = String(state.layer + 1);
-  if (state.head !== first.head) parts.head = state.head < 0 ? "mean" : String(state.head + 1);
+  if (state.view !== initial.view) parts.view = state.view;
+  if (state.layer !== initial.layer) parts.layer = String(state.layer + 1);
+  if (state.head !== initial.head) parts.head = state.head < 0 ? "mean" : String(state.head + 1);
   if (state.query >= 0) parts.from = String(state.query);
   if (state.key !== null) parts.key = String(state.key);
   if (state.removedPatches.length > 0) parts.without = state.removedPatches.join(".");
@@ -86,10 +85,10 @@ export function toHash(state) {
 
 /**
  * @param {string} hash  with or without the leading #
- * @returns {{ state: State, unreadable: boolean }}  unreadable: the drawing in the link was not one of ours
+ * @returns {{ state: State, unreadable: boolean }}  unreadable: the drawing in the link is damaged
  */
 export function fromHash(hash) {
-  const state = firstState();
+  const state = initialState();
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
   let unreadable = false;
   try {
@@ -99,11 +98,12 @@ export function fromHash(hash) {
   }
   state.vit = parts.get("vit");
   state.cnn = parts.get("cnn");
-  state.view = VIEWS.find((view) => view === parts.get("view")) ?? state.view;
-  state.layer = whole(parts.get("layer"), 1, 64, 0) - 1;
-  state.head = parts.get("head") === "mean" ? -1 : whole(parts.get("head"), 1, 64, 1) - 1;
-  state.query = whole(parts.get("from"), 0, 4095, -1);
-  state.key = parts.has("key") ? whole(parts.get("key"), 0, 4096, 0) : null;
+  const view = parts.get("view") === "occlusion" ? "patch_removal" : parts.get("view"); // its name in 0.1
+  state.view = VIEWS.find((known) => known === view) ?? state.view;
+  state.layer = integer(parts.get("layer"), 1, 64, 0) - 1;
+  state.head = parts.get("head") === "mean" ? -1 : integer(parts.get("head"), 1, 64, 1) - 1;
+  state.query = integer(parts.get("from"), 0, 4095, -1);
+  state.key = parts.has("key") ? integer(parts.get("key"), 0, 4096, 0) : null;
   state.removedPatches = list(parts.get("without"), /^\d{1,4}$/).map(Number);
   state.grid = /^\d{1,4}x\d{1,4}$/.exec(parts.get("grid") ?? "")?.[0] ?? "";
   state.removedHeads = list(parts.get("heads"), /^\d{1,2}-\d{1,2}$/).map((pair) => {
@@ -111,51 +111,40 @@ export function fromHash(hash) {
     return [layer - 1, head - 1];
   });
   const shift = (parts.get("shift") ?? "").split("_");
-  state.shift = [whole(shift[0], -FARTHEST_SHIFT, FARTHEST_SHIFT, 0), whole(shift[1], -FARTHEST_SHIFT, FARTHEST_SHIFT, 0)];
-  state.shuffle = whole(parts.get("shuffle"), 0, 9999, 0);
-  state.step = whole(parts.get("step"), 0, TOUR_STEPS, 0);
+  state.shift = [integer(shift[0], -MAX_SHIFT, MAX_SHIFT, 0), integer(shift[1], -MAX_SHIFT, MAX_SHIFT, 0)];
+  state.shuffle = integer(parts.get("shuffle"), 0, 9999, 0);
+  state.step = integer(parts.get("step"), 0, TOUR_STEPS, 0);
   return { state, unreadable };
 }
 
-/**
- * @param {URLSearchParams} parts
- * @returns {Drawing | null}
- */
+/** @param {URLSearchParams} parts @returns {Drawing | null} */
 function drawingIn(parts) {
   const strokes = decodeStrokes(parts.get("strokes") ?? "");
   const pixels = parts.get("pixels");
   if (pixels !== null) return { under: { kind: "pixels", pixels: decodePixels(pixels, SIDE * SIDE) }, strokes };
-  if (parts.has("test")) return { under: { kind: "sample", index: whole(parts.get("test"), 0, 9999, 0) }, strokes };
+  if (parts.has("test")) return { under: { kind: "sample", index: integer(parts.get("test"), 0, 9999, 0) }, strokes };
   return parts.has("strokes") ? { under: null, strokes } : null;
 }
 
-/**
- * @param {string | null | undefined} text
- * @param {number} least
- * @param {number} most
- * @param {number} otherwise
- */
-function whole(text, least, most, otherwise) {
+/** @param {string | null | undefined} text @param {number} low @param {number} high @param {number} otherwise */
+function integer(text, low, high, otherwise) {
   const value = text && /^-?\d{1,5}$/.test(text) ? Number(text) : otherwise;
-  return value < least || value > most ? otherwise : value;
+  return value < low || value > high ? otherwise : value;
 }
 
-/**
- * @param {string | null} text
- * @param {RegExp} form
- */
+/** @param {string | null} text @param {RegExp} form */
 function list(text, form) {
   return (text ?? "").split(".").filter((part) => form.test(part)).slice(0, 4096);
 }
 
 /**
- * A choice kept within what the model at hand has: a link may come from a larger one. Patches of another grid are
- * forgotten, for the same number would mean another place; a link that names no grid is taken at its word.
+ * Limit a state to what the chosen model has: a link may come from a larger one. Patches of another grid are dropped,
+ * because the same number would mean another place; a link without a grid is assumed to fit.
  * @param {State} state
  * @param {{ depth: number, num_heads: number, grid: readonly [number, number], tokens: number, views: View[] }} limits
  * @returns {State}
  */
-export function within(state, limits) {
+export function limited(state, limits) {
   const patches = limits.grid[0] * limits.grid[1];
   const grid = limits.grid.join("x");
   const sameGrid = state.grid === "" || state.grid === grid;

@@ -1,27 +1,22 @@
-/** Dark or light: what the person chose here before, else what their system says. Runs first, so nothing flashes. */
+/** Dark or light: the user's last choice here, otherwise the system's setting. Runs first, so that nothing flashes. */
 
-const KEPT = "vitreous-theme";
-
-/** @returns {"dark" | "light"} */
-export function currentTheme() {
-  const chosen = document.documentElement.dataset.theme;
-  if (chosen === "dark" || chosen === "light") return chosen;
-  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-}
+const STORAGE_KEY = "vitreous-theme";
 
 export function toggleTheme() {
-  const theme = currentTheme() === "dark" ? "light" : "dark";
+  const chosen = document.documentElement.dataset.theme;
+  const isDark = chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const theme = isDark ? "light" : "dark";
   document.documentElement.dataset.theme = theme;
   try {
-    localStorage.setItem(KEPT, theme);
+    localStorage.setItem(STORAGE_KEY, theme);
   } catch {
     // storage may be forbidden: then the choice lasts as long as the page
   }
 }
 
 try {
-  const kept = localStorage.getItem(KEPT);
-  if (kept === "dark" || kept === "light") document.documentElement.dataset.theme = kept;
+  const stored = localStorage.getItem(STORAGE_KEY);
+  if (stored === "dark" || stored === "light") document.documentElement.dataset.theme = stored;
 } catch {
   // as above
 }

@@ -1,14 +1,14 @@
 /**
- * The guided tour: seven steps through the paper's equations on the person's own drawing. Each step chooses what the
- * map shows and lights the part of the page it speaks of; its words and mathematics stand in index.html.
+ * The guided tour: seven steps through the paper's equations on the user's own drawing. Each step chooses what the map
+ * shows and highlights the parts of the page it explains; its text and equation are in index.html.
  *
- * @typedef {import("./engine.js").ViTModel} ViTModel
- * @typedef {import("./state.js").State} State
+ * @import { ViTModel } from "./engine.js"
+ * @import { State } from "./state.js"
  */
 
-import { byId, make, say, setAttributes } from "./dom.js";
+import { byId, make, makeButton, onClick, setAttributes, setText } from "./dom.js";
 import { TOUR_STEPS } from "./state.js";
-import { patchesOf } from "./vit-maths.js";
+import { numPatches, range, rowAndColumn, sum } from "./vit-maths.js";
 import { signed } from "./words.js";
 
 /** @type {Record<number, { lit: string[], set: Partial<State> }>} */
@@ -19,7 +19,7 @@ const STEPS = {
   4: { lit: ["heads", "map", "from"], set: { view: "attention", key: null } },
   5: { lit: ["lens", "heads", "pad"], set: { view: "attention", key: null } },
   6: { lit: ["bars", "pad"], set: { view: "attention", key: null } },
-  7: { lit: ["whatif", "map", "bars", "removed", "heads", "views"], set: { view: "occlusion", key: null } },
+  7: { lit: ["whatif", "map", "bars", "removed", "heads", "views"], set: { view: "patch_removal", key: null } },
 };
 
 export class Tour {
@@ -30,21 +30,19 @@ export class Tour {
   /** @param {(step: number, set: Partial<State>) => void} onStep  step 0: the tour is over */
   constructor(onStep) {
     this.onStep = onStep;
-    this.#dots = Array.from({ length: TOUR_STEPS }, (_, i) => {
-      const title = this.#article(i + 1)?.querySelector("h2")?.textContent ?? "";
-      const dot = make("button", { type: "button", "aria-label": `Step ${i + 1}: ${title}`, title }, String(i + 1));
-      dot.addEventListener("click", () => this.go(i + 1));
-      return dot;
+    this.step = 0;
+    this.#dots = range(TOUR_STEPS).map((i) => {
+      const title = this.#title(i + 1);
+      return makeButton({ "aria-label": `Step ${i + 1}: ${title}`, title }, () => this.go(i + 1), String(i + 1));
     });
     byId("tour-dots").replaceChildren(...this.#dots.map((dot) => make("li", {}, dot)));
-    byId("mode-tour").addEventListener("click", () => this.go(1));
-    byId("mode-free").addEventListener("click", () => this.go(0));
-    byId("tour-back").addEventListener("click", () => this.go(this.step - 1));
-    byId("tour-next").addEventListener("click", () => this.go(this.step + 1));
+    onClick("mode-tour", () => this.go(1));
+    onClick("mode-free", () => this.go(0));
+    onClick("tour-back", () => this.go(this.step - 1));
+    onClick("tour-next", () => this.go(this.step + 1));
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && this.step > 0) this.go(0);
     });
-    this.step = 0;
   }
 
   /** @param {number} step */
@@ -55,8 +53,8 @@ export class Tour {
   }
 
   /** @param {number} step */
-  #article(step) {
-    return this.#panel.querySelector(`article[data-step="${step}"]`);
+  #title(step) {
+    return this.#panel.querySelector(`article[data-step="${step}"] h2`)?.textContent ?? "";
   }
 
   /** @param {number} step */
@@ -74,9 +72,8 @@ export class Tour {
       const title = article.querySelector("h2");
       if (title) setAttributes(title, { id: shown ? "tour-title" : null });
     }
-    // the focus stays on "Next", so that the keys lead on: the new step is announced instead
-    const title = this.#article(step)?.querySelector("h2")?.textContent;
-    say(byId("tour-said"), title ? `Step ${step} of ${TOUR_STEPS}: ${title}` : "");
+    // the focus stays on "Next", so that pressing it again goes on: the new step is announced instead
+    setText("tour-status", step > 0 ? `Step ${step} of ${TOUR_STEPS}: ${this.#title(step)}` : "");
     this.#dots.forEach((dot, i) => setAttributes(dot, { "aria-current": i + 1 === step ? "step" : null }));
     setAttributes(byId("tour-back"), { disabled: step <= 1 });
     byId("tour-next").textContent = step === TOUR_STEPS ? "Done" : "Next";
@@ -87,7 +84,7 @@ export class Tour {
   }
 
   /**
-   * On a phone the part spoken of may be far below; on a wide screen only the arithmetic needs room.
+   * On a phone the part explained may be far below; on a wide screen only the arithmetic needs room.
    * @param {number} step
    */
   #bringIntoView(step) {
@@ -100,22 +97,19 @@ export class Tour {
     requestAnimationFrame(() => part?.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "start" }));
   }
 
-  /**
-   * The numbers of the model at hand, put into the words.
-   * @param {ViTModel} model
-   */
-  tell(model) {
+  /** Put the model's numbers into the text. @param {ViTModel} model */
+  fit(model) {
     const [tall, wide] = model.patch_size;
     /** @type {Record<string, string>} */
     const facts = {
-      patches: String(patchesOf(model)),
+      patches: String(numPatches(model)),
       "patch-size": `${tall} × ${wide}`,
       "patch-numbers": String(tall * wide * model.channels),
       dim: String(model.dim),
       heads: String(model.num_heads),
       depth: String(model.depth),
       "cells-note": model.cells.note && `${model.cells.note} `,
-      ...likeness(model),
+      ...positionSimilarity(model),
     };
     for (const element of /** @type {NodeListOf<HTMLElement>} */ (this.#panel.querySelectorAll("[data-fact]"))) {
       element.textContent = facts[element.dataset.fact ?? ""] ?? "";
@@ -129,29 +123,25 @@ export class Tour {
       positions: model.position_similarity !== null,
     };
     for (const element of this.#panel.querySelectorAll("[data-when]")) {
-      element.classList.toggle("not-so", !when[element.getAttribute("data-when") ?? ""]);
+      element.classList.toggle("does-not-apply", !when[element.getAttribute("data-when") ?? ""]);
     }
   }
 }
 
 /**
- * How alike the positions of neighbours are, and of all other pairs, on average.
- * @param {ViTModel} model
- * @returns {Record<string, string>}
+ * Return the mean similarity of neighbouring positions, and of all other pairs.
+ * @param {ViTModel} model @returns {Record<string, string>}
  */
-function likeness({ position_similarity: similarity, grid }) {
-  if (similarity === null) return {};
-  const sums = { near: { total: 0, count: 0 }, far: { total: 0, count: 0 } };
-  similarity.forEach((row, one) =>
+function positionSimilarity({ position_similarity: similarity, grid }) {
+  /** @type {Record<"near" | "far", number[]>} */
+  const pairs = { near: [], far: [] };
+  similarity?.forEach((row, one) =>
     row.forEach((value, other) => {
-      const down = Math.abs(Math.floor(one / grid[1]) - Math.floor(other / grid[1]));
-      const across = Math.abs((one % grid[1]) - (other % grid[1]));
-      if (one === other) return;
-      const sum = down + across === 1 ? sums.near : sums.far;
-      sum.total += value;
-      sum.count += 1;
+      const [[top, left], [bottom, right]] = [rowAndColumn(one, grid), rowAndColumn(other, grid)];
+      const distance = Math.abs(top - bottom) + Math.abs(left - right);
+      if (distance > 0) pairs[distance === 1 ? "near" : "far"].push(value);
     }),
   );
-  const mean = (/** @type {{ total: number, count: number }} */ { total, count }) => signed(count > 0 ? total / count : 0);
-  return { near: mean(sums.near), far: mean(sums.far) };
+  const mean = (/** @type {number[]} */ values) => signed(values.length > 0 ? sum(values) / values.length : 0);
+  return { near: mean(pairs.near), far: mean(pairs.far) };
 }

@@ -1,40 +1,33 @@
-/** Numbers and places in plain words, the same everywhere on the page. */
+/** Numbers and places in words, the same everywhere on the page. */
 
-/**
- * A share as percent, with the digits that matter; never "100 %" or "0 %" for what is not quite that.
- * @param {number} share
- */
-export function percent(share) {
-  if (share >= 0.9995 && share < 1) return ">99.9 %";
-  if (share > 0 && share < 0.0005) return "<0.1 %";
-  return `${signed(100 * share, 1)} %`;
+import { numPatches, rowAndColumn } from "./vit-maths.js";
+
+/** Return a fraction as a percentage; "100 %" and "0 %" only for exactly 1 and 0. @param {number} fraction */
+export function percent(fraction) {
+  if (fraction >= 0.9995 && fraction < 1) return ">99.9 %";
+  if (fraction > 0 && fraction < 0.0005) return "<0.1 %";
+  return `${signed(100 * fraction, 1)} %`;
 }
 
-/**
- * A signed number with a true minus.
- * @param {number} value
- * @param {number} [digits]
- */
+/** Return a number with a true minus sign. @param {number} value @param {number} [digits] */
 export function signed(value, digits = 2) {
   const text = Math.abs(value).toFixed(digits);
   return value < 0 && Number(text) !== 0 ? `−${text}` : text;
 }
 
-/**
- * @param {number} patch
- * @param {readonly [number, number]} grid
- */
-export function placeOf(patch, grid) {
-  return `row ${Math.floor(patch / grid[1]) + 1}, column ${(patch % grid[1]) + 1}`;
+/** @param {number} patch @param {readonly [number, number]} grid */
+export function placeName(patch, grid) {
+  const [row, column] = rowAndColumn(patch, grid);
+  return `row ${row + 1}, column ${column + 1}`;
 }
 
 /**
- * How many patches, and of what size where they are cut from the picture itself.
+ * Return how many patches there are, and their size where they are split from the picture itself.
  * @param {import("./engine.js").ViTModel} model
  */
-export function patchesWords({ grid, patch_size, cells }) {
-  const count = `${grid[0] * grid[1]} patches`;
-  return cells.exact ? `${count} of ${patch_size.join(" × ")} pixels` : count;
+export function describePatches(model) {
+  const count = `${numPatches(model)} patches`;
+  return model.cells.exact ? `${count} of ${model.patch_size.join(" × ")} pixels` : count;
 }
 
 /** @param {number} count */

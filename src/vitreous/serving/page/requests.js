@@ -1,0 +1,147 @@
+/**
+ * Requests to the models: predictions while the user draws, and the slower maps once the drawing rests.
+ *
+ * @import { LookRequest, ViTModel, Want } from "./engine.js"
+ * @import { DrawingPad } from "./draw.js"
+ * @import { Painter } from "./painting.js"
+ * @import { Session } from "./session.js"
+ */
+
+import { setText } from "./dom.js";
+import { EngineError, isAbort } from "./engine.js";
+import { Latest } from "./latest.js";
+import { noResults } from "./session.js";
+import { showSteps } from "./steps.js";
+import { blanked } from "./vit-maths.js";
+
+const PAUSE = 140; // ms after the last stroke, before the slow maps are requested
+const LIVE_COST = 30; // ms that a slow map may take to be requested with every stroke
+
+const pending = { prediction: true, maps: false, address: false };
+
+/**
+ * Set <html data-status>: "idle" once all results are shown and the address is written. Scripts and tests wait for it.
+ * @param {Partial<typeof pending>} change
+ */
+export function markPending(change) {
+  Object.assign(pending, change);
+  document.documentElement.dataset.status = Object.values(pending).some(Boolean) ? "busy" : "idle";
+}
+
+export class Requests {
+  /** @type {Latest<number>} */
+  #predictions = new Latest((since, isNewest) => this.#predict(since, isNewest));
+  #slowMaps = new AbortController(); // a newer drawing cancels the work on them
+  #timer = 0;
+
+  /** @param {Session} session @param {DrawingPad} pad @param {Painter} painter */
+  constructor(session, pad, painter) {
+    this.session = session;
+    this.pad = pad;
+    this.painter = painter;
+  }
+
+  predict() {
+    this.#predictions.request(performance.now());
+  }
+
+  /** @param {number} since  the time of the user's action @param {() => boolean} isNewest */
+  async #predict(since, isNewest) {
+    const { session, painter } = this;
+    const { engine, vit, cnn, state } = session;
+    if (engine === null || (vit === null && cnn === null)) return;
+    clearTimeout(this.#timer);
+    this.#slowMaps.abort();
+    markPending({ prediction: true, maps: false });
+    const steps = this.pad.steps();
+    showSteps(steps);
+    if (steps === null) {
+      session.results = noResults();
+      painter.paint();
+      markPending({ prediction: !isNewest() });
+      return;
+    }
+    const pixels = session.arrange(steps.centred.values);
+    const masks = session.masks();
+    const isRemoving = masks.headMask !== null || masks.tokenMask !== null;
+    /** @type {LookRequest} */
+    const plain = { pixels, headMask: null, tokenMask: null, want: ["probabilities"] };
+    const covered = vit && masks.tokenMask ? blanked(pixels, vit, state.removedPatches) : null;
+    try {
+      const [vitResult, vitBefore, cnnResult, cnnBefore] = await Promise.all([
+        vit && engine.look(vit, { pixels, ...masks, want: this.#liveWants() }),
+        vit && isRemoving ? engine.look(vit, plain) : null,
+        cnn && engine.look(cnn, { ...plain, pixels: covered ?? pixels }),
+        cnn && covered ? engine.look(cnn, plain) : null,
+      ]);
+      if (vit !== session.vit || cnn !== session.cnn) return; // others were chosen meanwhile: theirs are requested next
+      const old = session.results.vit; // its slow maps stay until there are new ones
+      session.results = {
+        pixels,
+        vit: vitResult && {
+          ...vitResult,
+          patch_removal: vitResult.patch_removal ?? old?.patch_removal,
+          relevance: vitResult.relevance ?? old?.relevance,
+        },
+        cnn: cnnResult,
+        before: { vit: vitBefore?.probabilities ?? null, cnn: cnnBefore?.probabilities ?? null },
+      };
+      session.slowMaps.stale = true;
+      showError(null);
+      painter.paintPrediction(since);
+      if (isNewest() && vit !== null) {
+        this.#timer = setTimeout(() => void this.#requestSlowMaps(vit, { pixels, ...masks }), PAUSE);
+        markPending({ maps: true });
+      }
+    } catch (error) {
+      showError(error);
+    } finally {
+      markPending({ prediction: !isNewest() });
+    }
+  }
+
+  #liveWants() {
+    const { state, slowMaps } = this.session;
+    /** @type {Want[]} */
+    const want = ["probabilities", "attention", "lens", "rollout"];
+    if (state.key !== null) want.push("qkv");
+    const isLive = slowMaps.milliseconds < LIVE_COST;
+    if (isLive && (state.view === "patch_removal" || state.view === "relevance")) want.push(state.view);
+    return want;
+  }
+
+  /**
+   * Patch removal runs the model once per patch, and relevance needs a backward pass, so both wait until the drawing
+   * rests.
+   * @param {ViTModel} vit @param {Omit<LookRequest, "want">} request
+   */
+  async #requestSlowMaps(vit, request) {
+    const { session } = this;
+    const { engine, results } = session;
+    this.#slowMaps = new AbortController();
+    const start = performance.now();
+    try {
+      /** @type {Want[]} */
+      const want = engine?.hasGradients ? ["patch_removal", "relevance"] : ["patch_removal"];
+      const maps = await engine?.look(vit, { ...request, want }, this.#slowMaps.signal);
+      if (session.results !== results || results.vit === null || maps === undefined) return; // of an earlier drawing
+      results.vit = { ...results.vit, patch_removal: maps.patch_removal, relevance: maps.relevance };
+      session.slowMaps = { stale: false, milliseconds: performance.now() - start };
+      this.painter.paint();
+    } catch (error) {
+      showError(error);
+    } finally {
+      if (session.results === results) markPending({ maps: false });
+    }
+  }
+}
+
+/** @param {unknown} error  null: there is none */
+export function showError(error) {
+  if (error === null) setText("engine-error", "");
+  else if (error instanceof EngineError) setText("engine-error", error.message);
+  else if (!isAbort(error)) {
+    setText("engine-error", "Something went wrong on this page; try reloading it. Your drawing is saved in the address.");
+    throw error;
+  }
+}
