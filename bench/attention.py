@@ -3,7 +3,7 @@
     python bench/attention.py [--quick] [--json FILE] [--docs]
 
 Token counts × head widths × threads, forward only and forward + backward; four heads, about 12,800 tokens per batch
-(256 images of 50). `Attention.fused` chooses the path; everything else, including the linear layers, is the same code.
+(256 images of 50). `FastAttention.fused` chooses the path; everything else, including the linear layers, is the same code.
 Every geometry is then compared with `fused_attention_is_faster`, the static rule: does it choose the faster path, and
 what does following it cost compared with the best choice?
 """
@@ -21,7 +21,8 @@ from common import Column, Report, Row, Table, calls_for, interleave, median, pa
 
 from vitreous import hardware
 from vitreous.config import ViTConfig
-from vitreous.models.vit import Attention, fused_attention_is_faster
+from vitreous.models.fast.attention import fused_attention_is_faster
+from vitreous.models.fast.vit import FastAttention
 
 TOKENS = (17, 50, 65, 101, 145, 197, 257)
 HEAD_DIMS = (16, 32, 64)
@@ -52,7 +53,7 @@ class Geometry:
             image_size=(self.tokens, 1), patch_size=1, pool="mean", dim=self.head_dim * NUM_HEADS, num_heads=NUM_HEADS
         )
         assert config.num_tokens == self.tokens
-        return Attention(config)
+        return FastAttention(config)
 
 
 def passes(geometry: Geometry) -> dict[str, Callable[[bool], Callable[[], object]]]:

@@ -138,8 +138,7 @@ class Requests:
         """Return the two threads that vitreous would train such a batch on, or None for the whole batch at once."""
         import torch
 
-        from vitreous.hardware import SplitBatch
-        from vitreous.models.fast.split_batch import split_is_faster
+        from vitreous.models.fast.split_batch import SplitBatch, split_is_faster
 
         mode, threads = self.candidate.mode, torch.get_num_threads()
         ours = self.candidate.peer == "vitreous"
@@ -154,12 +153,12 @@ class Requests:
         import torch
         from peers import logits_of
 
-        from vitreous.models.fast.inference import answer
+        from vitreous.models.fast.inference import infer
 
         @torch.inference_mode()
         def run(images: Any) -> Any:  # vitreous: as its `predict` does; a compiled model is called directly
             ours = self.candidate.peer == "vitreous" and self.candidate.mode != "compiled"
-            return answer(self.model, images) if ours else logits_of(self.model(images))
+            return infer(self.model, images) if ours else logits_of(self.model(images))
 
         self.model.eval()
         return run
@@ -193,7 +192,7 @@ class Requests:
             for optimizer in optimizers:
                 optimizer.zero_grad()
             if split is not None:
-                split.both(backward, torch.arange(batch))
+                split.run(backward, torch.arange(batch))
             else:
                 F.cross_entropy(logits_of(model(images)), labels).backward()
             for optimizer in optimizers:

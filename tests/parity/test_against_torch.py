@@ -12,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
-from vitreous.models.vit import Attention, Block, fused_attention_is_faster
+from vitreous.models.fast.attention import fused_attention_is_faster
+from vitreous.models.fast.vit import FastAttention as Attention
+from vitreous.models.fast.vit import FastBlock as Block
 
 Randomise = Callable[..., nn.Module]
 GEOMETRIES = {"spelled out": 7, "fused": 4}  # patch sizes on 28×28: 17 tokens and 50 tokens
