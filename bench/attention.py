@@ -3,7 +3,7 @@
     python bench/attention.py [--quick] [--json FILE] [--docs]
 
 Token counts × head widths × threads, forward only and forward + backward; four heads, about 12,800 tokens per batch
-(256 images of 50). `FastAttention.fused` chooses the path; everything else, including the linear layers, is the same code.
+(256 images of 50). `FastAttention.fused` chooses the path; everything else is the same code, linear layers included.
 Every geometry is then compared with `fused_attention_is_faster`, the static rule: does it choose the faster path, and
 what does following it cost compared with the best choice?
 """
@@ -47,7 +47,7 @@ class Geometry:
     tokens: int
     head_dim: int
 
-    def attention(self) -> Attention:
+    def attention(self) -> FastAttention:
         """Return the attention of a ViT of that geometry: a column of patches, without a class token."""
         config = ViTConfig(
             image_size=(self.tokens, 1), patch_size=1, pool="mean", dim=self.head_dim * NUM_HEADS, num_heads=NUM_HEADS
