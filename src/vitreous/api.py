@@ -10,8 +10,7 @@ from torch import nn
 
 from vitreous.checkpoints import load_model
 from vitreous.comparison import Comparison
-from vitreous.config import Config
-from vitreous.config.overrides import configure
+from vitreous.config import Config, configure
 from vitreous.data.preprocessing import ImageLike
 from vitreous.evaluation.prediction import Evaluation, Prediction, evaluate_run, predict_images
 from vitreous.inspection import Look

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import importlib.metadata
 import os
 import platform
 import subprocess
@@ -159,6 +158,8 @@ def describe_environment() -> dict[str, str]:
 
 
 def _version(package: str) -> str:
+    import importlib.metadata  # slow to import, and `vitreous --help` imports this module
+
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:

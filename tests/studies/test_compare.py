@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vitreous.config.overrides import configure
+from vitreous.config import configure
 from vitreous.config.presets import preset
 from vitreous.errors import RunError
 from vitreous.studies import compare as study

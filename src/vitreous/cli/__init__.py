@@ -1,25 +1,18 @@
 """The command line: `vitreous VERB SUBJECT`. Results go to stdout, progress and messages to stderr.
 
-verb                          module here   calls
-data list|fetch|verify|show   data.py       vitreous.data
-presets, shapes, paper        model.py      vitreous.config, vitreous.models, vitreous.conformance
-train, compare, demo,         train.py      vitreous.training, vitreous.studies
-  transfer
-evaluate, predict             evaluate.py   vitreous.evaluation
-look, mistakes, doctor, env   diagnose.py   vitreous.inspection, .comparison, .doctor, .hardware
-convert, export, serve        deploy.py     vitreous.checkpoints, vitreous.export, vitreous.serving
-
-A command parses, calls one function and prints. It imports that function only when it runs, so that `--help` is quick.
+Every verb has a module here with its name, whose docstring names the package it calls. A command parses, calls and
+prints; it imports that package only when it runs, so that `--help` is quick.
 """
 
 import signal
 import sys
+from importlib import import_module
 from typing import Annotated
 
 from typer import Exit, Option, Typer
 
 from vitreous import __version__
-from vitreous.cli import data, deploy, diagnose, evaluate, model, train
+from vitreous.cli import data
 from vitreous.errors import VitreousError
 
 app = Typer(
@@ -30,12 +23,12 @@ app = Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (
-    model.presets, model.shapes, model.paper, train.train, train.compare, train.demo, train.transfer,
-    evaluate.evaluate, evaluate.predict, diagnose.look, diagnose.mistakes, diagnose.doctor, diagnose.env,
-    deploy.convert, deploy.export, deploy.serve,
-):  # fmt: skip
-    app.command()(command)
+VERBS = (
+    "presets", "shapes", "paper", "train", "compare", "demo", "transfer", "evaluate", "predict", "look", "mistakes",
+    "doctor", "env", "convert", "export", "serve",
+)  # fmt: skip
+for verb in VERBS:
+    app.command(verb)(getattr(import_module(f"vitreous.cli.{verb}"), verb))
 app.add_typer(data.app, name="data")
 
 

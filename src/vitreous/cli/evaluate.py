@@ -1,9 +1,8 @@
-"""Run a trained model: `vitreous evaluate` and `vitreous predict`."""
+"""`vitreous evaluate`: measure a run, by `vitreous.evaluation`."""
 
-from pathlib import Path
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Option
 
 from vitreous.cli.options import JsonOption, RunOption, SplitOption
 from vitreous.cli.output import log, print_result
@@ -32,23 +31,3 @@ def evaluate(
         f" NLL {evaluation.nll:.4f}, calibration error {evaluation.calibration_error:.2%}"
     )
     print_result(text, value=value, as_json=as_json)
-
-
-def predict(
-    images: Annotated[list[Path], Argument(help="Image files: PNG, JPEG, WebP or BMP, any size.")],
-    run: RunOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Classify your own images, and report how they were prepared."""
-    from vitreous.evaluation.prediction import predict_images
-    from vitreous.runs import open_run
-
-    predictions = dict(zip(images, predict_images(open_run(run), images), strict=True))
-    lines = []
-    for path, prediction in predictions.items():
-        others = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[1:3]
-        rest = ", ".join(f"{name} {probability:.1%}" for name, probability in others)
-        lines.append(f"{path}: {prediction.label}  {prediction.probability:.1%}  (then {rest})")
-        lines += [f"  {note}" for note in prediction.notes]
-    value = [{"image": str(path), **prediction.as_json()} for path, prediction in predictions.items()]
-    print_result(*lines, value=value, as_json=as_json)

@@ -1,5 +1,6 @@
-"""Typed, frozen configurations and the named presets."""
+"""Typed, frozen configurations (schema), the named ones (presets), and how to change them (overrides)."""
 
+from vitreous.config.overrides import configure, merge_toml, override
 from vitreous.config.schema import (
     ArticleCNNConfig,
     ArticleDesignConfig,
@@ -15,25 +16,10 @@ from vitreous.config.schema import (
     TrainConfig,
     ViTConfig,
     build_config,
-    merge_toml,
-    override,
-)
+)  # fmt: skip
 
 __all__ = [
-    "ArticleCNNConfig",
-    "ArticleDesignConfig",
-    "ArticleViTConfig",
-    "AugmentConfig",
-    "CNNConfig",
-    "Config",
-    "DataConfig",
-    "ModelConfig",
-    "Positive",
-    "Size",
-    "StartConfig",
-    "TrainConfig",
-    "ViTConfig",
-    "build_config",
-    "merge_toml",
-    "override",
-]
+    "ArticleCNNConfig", "ArticleDesignConfig", "ArticleViTConfig", "AugmentConfig", "CNNConfig", "Config", "DataConfig",
+    "ModelConfig", "Positive", "Size", "StartConfig", "TrainConfig", "ViTConfig", "build_config", "configure",
+    "merge_toml", "override",
+]  # fmt: skip

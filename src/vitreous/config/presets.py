@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from vitreous.config import (
+from vitreous.config.schema import (
     ArticleCNNConfig,
     ArticleDesignConfig,
     ArticleViTConfig,

@@ -6,9 +6,7 @@ Everything is validated when it is made. What can be derived is a property, so a
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
@@ -326,67 +324,3 @@ class Config(_Frozen):
                 " out"
             )
         return self
-
-
-# --- overrides ---------------------------------------------------------------------------------------------
-
-
-def _parse_value(text: str) -> Any:
-    """Parse a TOML value (`6`, `0.1`, `true`, `[4, 7]`, `"text"`); anything else is a bare word; null is None."""
-    if text.lower() == "null":
-        return None
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text
-
-
-def override(config: Config, settings: Iterable[str]) -> Config:
-    """Apply `section.field=value` settings (`--set model.depth=6`) and validate the whole again."""
-    values = config.model_dump()
-    for setting in settings:
-        path, equals, text = setting.partition("=")
-        *sections, field = path.strip().split(".")
-        if not equals or not field:
-            raise ConfigError(f"--set {setting!r}: expected section.field=value, as in --set model.depth=6")
-        target = values
-        for section in sections:
-            if not isinstance(target.get(section), dict):
-                raise ConfigError(
-                    f"--set {setting!r}: there is no section {section!r}; sections are model, data, train, start"
-                )
-            target = target[section]
-        if field not in target:
-            known = ", ".join(sorted(key for key in target if key != "kind"))
-            raise ConfigError(f"--set {setting!r}: there is no setting {path.strip()!r}; choose from {known}")
-        if isinstance(target[field], dict):
-            raise ConfigError(
-                f"--set {setting!r}: {path.strip()!r} is a section; set one of {', '.join(target[field])}"
-            )
-        value = _parse_value(text.strip())
-        # "none" is a choice of some fields (model.positions) and the absence of a value in others (train.threads)
-        target[field] = None if str(value).lower() == "none" and not isinstance(target[field], str) else value
-        if path.strip() == "model.kind":  # another kind of model has other fields: start from its defaults
-            values["model"] = build_config(Config, {"model": {"kind": target[field]}}).model.model_dump()
-    return build_config(Config, values)
-
-
-def merge_toml(config: Config, path: Path) -> Config:
-    """Override `config` by the tables of a TOML file: [model], [data], [data.augment], [train], and `seed`, `name`."""
-    try:
-        loaded = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"cannot read the configuration {str(path)!r}: {error}") from None
-    return build_config(Config, _merge(config.model_dump(), loaded), source=str(path))
-
-
-def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in top.items():
-        if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
-            # another kind of model has other fields: keep nothing of the old one
-            other_kind = "kind" in value and value["kind"] != merged[key].get("kind")
-            merged[key] = dict(value) if other_kind else _merge(merged[key], value)
-        else:
-            merged[key] = value
-    return merged

@@ -9,8 +9,7 @@ from typing import Any
 
 from vitreous.comparison import Comparison, write_comparison
 from vitreous.comparison.from_runs import common_dataset, names_of, results_from_runs
-from vitreous.config import Config, override
-from vitreous.config.overrides import configure
+from vitreous.config import Config, configure, override
 from vitreous.config.presets import PRESETS, preset
 from vitreous.data.datasets import fetch
 from vitreous.errors import ConfigError, DataError, RunError

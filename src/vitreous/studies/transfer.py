@@ -17,8 +17,7 @@ import numpy as np
 import torch
 
 from vitreous import hardware
-from vitreous.config import Config, ViTConfig
-from vitreous.config.overrides import configure
+from vitreous.config import Config, ViTConfig, configure
 from vitreous.data.datasets import Dataset, Split, load_dataset
 from vitreous.data.sampler import BatchSampler
 from vitreous.data.splits import keep_per_class

@@ -1,0 +1,27 @@
+"""`vitreous convert`: change the layout of weights, by `vitreous.checkpoints`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+
+def convert(
+    source: Annotated[Path, Argument(help="A run, or a checkpoint of timm, Hugging Face, torchvision or Google.")],
+    target: Annotated[Path, Argument(help="The file or folder to write.")],
+    to: Annotated[str, Option("--to", help="timm, hf, torchvision, google, or vitreous (a run folder).")],
+    num_heads: Annotated[int | None, Option(help="Needed where the file does not state it.", min=1)] = None,
+    image_size: Annotated[int | None, Option(help="Resize the positions to this image size.", min=1)] = None,
+    patch_size: Annotated[int | None, Option(help="Resize the patch kernel to this size.", min=1)] = None,
+    channels: Annotated[int | None, Option(help="Adapt the input to this many channels.", min=1)] = None,
+    allow_partial: Annotated[bool, Option("--allow-partial", help="Load what fits; list the rest.")] = False,
+    approximate: Annotated[bool, Option("--approximate", help="Accept another GELU or epsilon; noted.")] = False,
+) -> None:
+    """Convert weights from one library's layout to another's; every tensor is accounted for."""
+    from vitreous.checkpoints import convert as conversion
+
+    lines = conversion.convert(
+        source, target, to, num_heads=num_heads, image_size=image_size, patch_size=patch_size, channels=channels,
+        allow_partial=allow_partial, approximate=approximate,
+    )  # fmt: skip
+    print("\n".join(lines))

@@ -1,0 +1,34 @@
+"""`vitreous mistakes`: show the worst mistakes, by `vitreous.comparison.mistakes`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from typer import Option
+
+from vitreous.cli.options import (
+    JsonOption,
+    OutOption,
+    RunOption,
+    SplitOption,
+)
+from vitreous.cli.output import print_result
+
+
+def mistakes(
+    run: RunOption = None,
+    split: SplitOption = "test",
+    most: Annotated[int, Option(help="Number of images.", min=1)] = 24,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the images with the highest loss and their files: find wrong labels, weak classes and confusions."""
+    from vitreous.comparison.mistakes import find_mistakes, write_mistakes
+    from vitreous.runs import open_run, report_folder
+
+    found = find_mistakes(open_run(run), split, most)
+    page = write_mistakes(found, report_folder(out, Path("runs") / f"mistakes-{Path(found.run).name}"))
+    lines = [found.verdict]
+    for image in found.worst[:5]:
+        where = image.path or f"{split} image {image.index}"
+        lines.append(f"  {where}: labelled {image.label}, predicted {image.own.label} ({image.own.percent})")
+    print_result(*lines, f"Gallery: {page}", value=found.as_dict(), as_json=as_json)
