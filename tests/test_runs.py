@@ -251,7 +251,7 @@ def test_a_full_disk_is_a_sentence(copy, monkeypatch):
 
     run = Run.open(copy)
     model = run.load_model()
-    monkeypatch.setattr("vitreous.runs.atomic_write_bytes", full)
+    monkeypatch.setattr("vitreous.runs.run.atomic_write_bytes", full)
     for write in (lambda: run.save_resume_point(ResumePoint(3, {}, {})), lambda: run.finish(model, None)):
         with pytest.raises(RunError, match=r"cannot write to .*: No space left on device; make room, then go on with"):
             write()

@@ -125,6 +125,14 @@ def matmul_gflops(seconds: float = 0.5, size: int = 1024) -> float:
     return 2 * size**3 * count / elapsed / 1e9
 
 
+def versions() -> dict[str, str]:
+    """Return the versions that a run records."""
+    import numpy
+    import torch
+
+    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
+
+
 # --- the environment report (`vitreous env`) ------------------------------------------------------------------
 
 _PACKAGES = (

@@ -18,11 +18,11 @@ from vitreous.comparison.published import reruns
 from vitreous.comparison.results import Comparison, ModelResult, ModelSummary, check_results, summarise
 from vitreous.comparison.table import measures
 from vitreous.comparison.verdict import TIMING_FACTOR, best_of_each, compare_pairs, headline
+from vitreous.hardware import versions
 from vitreous.reports.colors import model_styles
 from vitreous.reports.confusion import MOST_DRAWN, draw_confusion, mistakes_only
 from vitreous.reports.figures import DrawnFigure
 from vitreous.reports.pages import write_report
-from vitreous.runs import versions
 
 _TEMPLATE = Path(__file__).with_name("comparison.html.jinja")
 _MISTAKES_COLUMNS = 4

@@ -1,8 +1,4 @@
-"""A run: the plain folder that `train` writes and everything else reads.
-
-config.json · model.safetensors · metrics.jsonl · resume/ (while training) · report/. Every file is written whole or
-not at all; nothing is unpickled.
-"""
+"""A run: the plain folder that `train` writes and everything else reads. Every file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -11,153 +7,38 @@ import datetime
 import hashlib
 import json
 import os
-import platform
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-from pydantic import BaseModel, ConfigDict
+from typing import TYPE_CHECKING, Any
 
 import vitreous
-from vitreous.config import Config, DataConfig, build_config
+from vitreous import hardware
+from vitreous.config import Config, DataConfig
 from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.downloads.files import atomic_write_bytes, atomic_write_text, locked
 from vitreous.errors import DataError, RunError, VitreousError
+from vitreous.runs.folders import bundled_path, is_run, is_taken
+from vitreous.runs.record import (
+    CONFIG,
+    DataRecord,
+    Resolved,
+    Results,
+    RunRecord,
+    TestResults,
+    WeightsRecord,
+    read_record,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from vitreous.models import ViT
 
-FORMAT = 2  # 1: vitreous 0.1
-CONFIG, WEIGHTS, METRICS, RESUME = "config.json", "model.safetensors", "metrics.jsonl", "resume"
-BUNDLED = Path(__file__).parent / "bundled"  # the models that come with the package, as small runs
+WEIGHTS, METRICS, RESUME = "model.safetensors", "metrics.jsonl", "resume"
 _KEPT_RESUME_POINTS = 2  # the newest, and the one before it in case the newest is damaged
-
-
-# --- the record: config.json -----------------------------------------------------------------------------------
-
-
-class _Stored(BaseModel):
-    """A part of config.json; keys that other tools added to it are kept."""
-
-    model_config = ConfigDict(frozen=True, extra="allow")
-
-
-class DataRecord(_Stored):
-    """The data a run was trained on."""
-
-    name: str  # "": a converted checkpoint, whose data are not known
-    class_names: tuple[str, ...]
-    images: dict[str, int] = {}  # per split
-    checksums: dict[str, str] = {}
-    notes: tuple[str, ...] = ()
-
-
-class Resolved(_Stored):
-    """What the configuration left open and the data or the machine decided."""
-
-    device: str = "cpu"
-    threads: int = 1
-    world_size: int = 1
-    batch_size: int  # over all processes
-    steps: int
-    steps_per_epoch: int
-    compile: bool = False
-    teacher: dict[str, str] | None = None  # which weights distil, so that a resumed training has the same ones
-    hardware: str = ""
-    seconds_per_step: float | None = None  # measured, where a number of seconds became a number of steps
-    starting_weights: tuple[str, ...] = ()  # what was done to fit them to the data
-
-
-class TestResults(_Stored):
-    """Measured once, on the test split, with the weights that were kept."""
-
-    accuracy: float
-    correct: int
-    count: int
-    nll: float
-    calibration_error: float
-    train_seconds: float
-    images_per_second: float
-
-
-class Results(_Stored):
-    test: TestResults | None = None  # None: a converted checkpoint
-
-
-class WeightsRecord(_Stored):
-    sha256: str | None = None
-
-
-class RunRecord(_Stored):
-    """Everything in config.json."""
-
-    format: int = FORMAT
-    vitreous: str
-    created: str
-    status: Literal["training", "done"]
-    config: Config
-    preprocessing: Preprocessing
-    data: DataRecord
-    resolved: Resolved | None  # None: a converted checkpoint
-    versions: dict[str, str] = {}
-    results: Results = Results()
-    weights: WeightsRecord = WeightsRecord()
-    provenance: dict[str, str] | None = None  # of a bundled model: command and commit
-
-    def replace(self, **changes: Any) -> RunRecord:
-        return self.model_copy(update=changes)
-
-
-def _read_record(file: Path) -> RunRecord:
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise RunError(f"{str(file.parent)!r} is not a run folder: it has no {CONFIG}") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{str(file)!r} cannot be read ({error}); it was edited or truncated: train again") from None
-    if not _is_record(record):
-        raise RunError(f"{str(file)!r} is not a vitreous run's configuration; train again, or name another run")
-    if record["format"] > FORMAT:
-        raise RunError(
-            f"{str(file)!r} has format {record['format']}, made by vitreous {record.get('vitreous', '?')}; this is"
-            f" {vitreous.__version__}, which reads up to {FORMAT}: pip install --upgrade vitreous"
-        )
-    missing = [name for name, field in RunRecord.model_fields.items() if field.is_required() and name not in record]
-    if missing:
-        raise RunError(f"{str(file)!r} lacks {', '.join(missing)}; it was edited by hand: train again")
-    # the two parts a person edits are checked first, for messages that name the setting alone
-    config, preprocessing = _migrated(record)
-    record["config"] = build_config(Config, config, source=str(file))
-    record["preprocessing"] = build_config(Preprocessing, preprocessing, source=str(file))
-    return build_config(RunRecord, record, source=str(file))
-
-
-def _is_record(record: Any) -> bool:
-    return isinstance(record, dict) and isinstance(record.get("format"), int) and "vitreous" in record
-
-
-def _migrated(record: dict[str, Any]) -> tuple[Any, Any]:
-    """Return the configuration and the preprocessing of a record of any format, in today's fields."""
-    config, preprocessing = record["config"], record["preprocessing"]
-    if record["format"] == 1 and isinstance(config, dict) and isinstance(preprocessing, dict):
-        preprocessing = {key: value for key, value in preprocessing.items() if key != "range"}  # it was always 0 to 1
-        if isinstance(model := config.get("model"), dict):
-            renamed = {"mends": "fixes"}  # vocabulary: ok
-            without_effect = {"patch_embed"}  # "conv" and "linear" were the same arithmetic
-            model = {renamed.get(key, key): value for key, value in model.items() if key not in without_effect}
-            config = {**config, "model": model}
-        record["format"] = FORMAT
-        record["resolved"] = record["resolved"] or None
-    return config, preprocessing
-
-
-# --- the run ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -255,7 +136,7 @@ class Run:
             preprocessing=preprocessing,
             data=data,
             resolved=resolved,
-            versions=versions(),
+            versions=hardware.versions(),
         )
         run = cls(path, record)
         try:
@@ -273,7 +154,7 @@ class Run:
         path = bundled_path(str(path)) or Path(path)
         if not path.is_dir():
             raise RunError(f"there is no run folder {str(path)!r}; `vitreous train PRESET -o {path}` makes one")
-        return cls(path, _read_record(path / CONFIG))
+        return cls(path, read_record(path / CONFIG))
 
     def write_record(self) -> None:
         text = json.dumps(self.record.model_dump(mode="json"), indent=2, ensure_ascii=False)
@@ -439,66 +320,6 @@ def _read_tensors(data: bytes, file: Path) -> dict[str, Tensor]:
         raise RunError(
             f"{str(file)!r} is not a whole safetensors file ({error}); train again, or restore the file"
         ) from None
-
-
-def versions() -> dict[str, str]:
-    import numpy
-    import torch
-
-    return {"python": platform.python_version(), "torch": torch.__version__, "numpy": numpy.__version__}
-
-
-# --- finding runs and naming folders -----------------------------------------------------------------------------
-
-
-def new_run_path(config: Config, root: Path = Path("runs")) -> Path:
-    """Return runs/mnist-vit, or the next free runs/mnist-vit-2, -3, …"""
-    data = re.sub(r"[^A-Za-z0-9]+", "-", Path(config.data.name).stem).strip("-").lower()
-    # a recipe that names its data already (mnist-fast) does not repeat it
-    stem = config.name if config.name.startswith(data) else f"{data}-{config.name}"
-    return free_folder(root / stem)
-
-
-def is_taken(path: Path) -> bool:
-    """Return whether writing to `path` would lose something; an empty folder is free."""
-    return path.exists() and (not path.is_dir() or any(path.iterdir()))
-
-
-def free_folder(path: Path) -> Path:
-    """Return the path itself, or the first of path-2, path-3, … that does not exist."""
-    number, free = 1, path
-    while free.exists():
-        number += 1
-        free = path.with_name(f"{path.name}-{number}")
-    return free
-
-
-def report_folder(out: Path | str | None, default: Path) -> Path:
-    """Return where a report goes: `out`, unless it is a run, which is never written into; by default a free folder."""
-    if out is None:
-        return free_folder(default)
-    if is_run(out):
-        raise RunError(f"{str(out)!r} is a run, and reports do not go into runs: name another folder with -o")
-    return Path(out)
-
-
-def is_run(path: Path | str) -> bool:
-    """Return whether a folder is a vitreous run; published checkpoints have a config.json of another kind."""
-    try:
-        return _is_record(json.loads(((bundled_path(str(path)) or Path(path)) / CONFIG).read_text(encoding="utf-8")))
-    except (OSError, ValueError):
-        return False
-
-
-def bundled_path(name: str) -> Path | None:
-    """Return the folder of `bundled:vit` or `bundled:cnn`; None for any other kind of name."""
-    prefix, colon, model = name.partition(":")
-    if not colon or prefix not in ("bundled", "box"):  # "box" is the name of 0.1, an alias for one release
-        return None
-    names = sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG}"))
-    if model not in names:
-        raise RunError(f"there is no bundled model {model!r}; choose from {', '.join(names)}")
-    return BUNDLED / model
 
 
 def open_run(path: Path | str | None) -> Run:

@@ -1,0 +1,63 @@
+"""Which folder: new runs, free names, bundled models."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from vitreous.config import Config
+from vitreous.errors import RunError
+from vitreous.runs.record import CONFIG, is_record
+
+BUNDLED = Path(__file__).parents[1] / "bundled"  # the models that come with the package, as small runs
+
+
+def is_run(path: Path | str) -> bool:
+    """Return whether a folder is a vitreous run; published checkpoints have a config.json of another kind."""
+    try:
+        return is_record(json.loads(((bundled_path(str(path)) or Path(path)) / CONFIG).read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return False
+
+
+def new_run_path(config: Config, root: Path = Path("runs")) -> Path:
+    """Return runs/mnist-vit, or the next free runs/mnist-vit-2, -3, …"""
+    data = re.sub(r"[^A-Za-z0-9]+", "-", Path(config.data.name).stem).strip("-").lower()
+    # a recipe that names its data already (mnist-fast) does not repeat it
+    stem = config.name if config.name.startswith(data) else f"{data}-{config.name}"
+    return free_folder(root / stem)
+
+
+def is_taken(path: Path) -> bool:
+    """Return whether writing to `path` would lose something; an empty folder is free."""
+    return path.exists() and (not path.is_dir() or any(path.iterdir()))
+
+
+def free_folder(path: Path) -> Path:
+    """Return the path itself, or the first of path-2, path-3, … that does not exist."""
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free
+
+
+def report_folder(out: Path | str | None, default: Path) -> Path:
+    """Return where a report goes: `out`, unless it is a run, which is never written into; by default a free folder."""
+    if out is None:
+        return free_folder(default)
+    if is_run(out):
+        raise RunError(f"{str(out)!r} is a run, and reports do not go into runs: name another folder with -o")
+    return Path(out)
+
+
+def bundled_path(name: str) -> Path | None:
+    """Return the folder of `bundled:vit` or `bundled:cnn`; None for any other kind of name."""
+    prefix, colon, model = name.partition(":")
+    if not colon or prefix not in ("bundled", "box"):  # "box" is the name of 0.1, an alias for one release
+        return None
+    names = sorted(path.parent.name for path in BUNDLED.glob(f"*/{CONFIG}"))
+    if model not in names:
+        raise RunError(f"there is no bundled model {model!r}; choose from {', '.join(names)}")
+    return BUNDLED / model

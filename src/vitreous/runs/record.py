@@ -1,0 +1,132 @@
+"""The record of a run, config.json: typed, versioned, and migrated from older formats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+import vitreous
+from vitreous.config import Config, build_config
+from vitreous.data.preprocessing import Preprocessing
+from vitreous.errors import RunError
+
+FORMAT = 2  # 1: vitreous 0.1
+CONFIG = "config.json"
+
+
+class _Stored(BaseModel):
+    """A part of config.json; keys that other tools added to it are kept."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+
+class DataRecord(_Stored):
+    """The data a run was trained on."""
+
+    name: str  # "": a converted checkpoint, whose data are not known
+    class_names: tuple[str, ...]
+    images: dict[str, int] = {}  # per split
+    checksums: dict[str, str] = {}
+    notes: tuple[str, ...] = ()
+
+
+class Resolved(_Stored):
+    """What the configuration left open and the data or the machine decided."""
+
+    device: str = "cpu"
+    threads: int = 1
+    world_size: int = 1
+    batch_size: int  # over all processes
+    steps: int
+    steps_per_epoch: int
+    compile: bool = False
+    teacher: dict[str, str] | None = None  # which weights distil, so that a resumed training has the same ones
+    hardware: str = ""
+    seconds_per_step: float | None = None  # measured, where a number of seconds became a number of steps
+    starting_weights: tuple[str, ...] = ()  # what was done to fit them to the data
+
+
+class TestResults(_Stored):
+    """Measured once, on the test split, with the weights that were kept."""
+
+    accuracy: float
+    correct: int
+    count: int
+    nll: float
+    calibration_error: float
+    train_seconds: float
+    images_per_second: float
+
+
+class Results(_Stored):
+    test: TestResults | None = None  # None: a converted checkpoint
+
+
+class WeightsRecord(_Stored):
+    sha256: str | None = None
+
+
+class RunRecord(_Stored):
+    """Everything in config.json."""
+
+    format: int = FORMAT
+    vitreous: str
+    created: str
+    status: Literal["training", "done"]
+    config: Config
+    preprocessing: Preprocessing
+    data: DataRecord
+    resolved: Resolved | None  # None: a converted checkpoint
+    versions: dict[str, str] = {}
+    results: Results = Results()
+    weights: WeightsRecord = WeightsRecord()
+    provenance: dict[str, str] | None = None  # of a bundled model: command and commit
+
+    def replace(self, **changes: Any) -> RunRecord:
+        return self.model_copy(update=changes)
+
+
+def read_record(file: Path) -> RunRecord:
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(f"{str(file.parent)!r} is not a run folder: it has no {CONFIG}") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{str(file)!r} cannot be read ({error}); it was edited or truncated: train again") from None
+    if not is_record(record):
+        raise RunError(f"{str(file)!r} is not a vitreous run's configuration; train again, or name another run")
+    if record["format"] > FORMAT:
+        raise RunError(
+            f"{str(file)!r} has format {record['format']}, made by vitreous {record.get('vitreous', '?')}; this is"
+            f" {vitreous.__version__}, which reads up to {FORMAT}: pip install --upgrade vitreous"
+        )
+    missing = [name for name, field in RunRecord.model_fields.items() if field.is_required() and name not in record]
+    if missing:
+        raise RunError(f"{str(file)!r} lacks {', '.join(missing)}; it was edited by hand: train again")
+    # the two parts a person edits are checked first, for messages that name the setting alone
+    config, preprocessing = _migrated(record)
+    record["config"] = build_config(Config, config, source=str(file))
+    record["preprocessing"] = build_config(Preprocessing, preprocessing, source=str(file))
+    return build_config(RunRecord, record, source=str(file))
+
+
+def is_record(record: Any) -> bool:
+    return isinstance(record, dict) and isinstance(record.get("format"), int) and "vitreous" in record
+
+
+def _migrated(record: dict[str, Any]) -> tuple[Any, Any]:
+    """Return the configuration and the preprocessing of a record of any format, in today's fields."""
+    config, preprocessing = record["config"], record["preprocessing"]
+    if record["format"] == 1 and isinstance(config, dict) and isinstance(preprocessing, dict):
+        preprocessing = {key: value for key, value in preprocessing.items() if key != "range"}  # it was always 0 to 1
+        if isinstance(model := config.get("model"), dict):
+            renamed = {"mends": "fixes"}  # vocabulary: ok
+            without_effect = {"patch_embed"}  # "conv" and "linear" were the same arithmetic
+            model = {renamed.get(key, key): value for key, value in model.items() if key not in without_effect}
+            config = {**config, "model": model}
+        record["format"] = FORMAT
+        record["resolved"] = record["resolved"] or None
+    return config, preprocessing
