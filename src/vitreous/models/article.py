@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from vitreous.config import ArticleCNNConfig, ArticleDesignConfig, ArticleViTConfig
 from vitreous.models.vit import patchify
 
+#: The article, for whoever wants to find it: a web page whose address has not been confirmed.
+ARTICLE = "Training a Vision Transformer on MNIST (23 May 2023)"
 PATCH = 7
 NUM_PATCHES = 16
 
