@@ -78,7 +78,6 @@ def transfer(
     epochs: float = 2.0,
     fewest_steps: int = FEWEST_STEPS,
     lr_factors: Sequence[float] = (0.3, 1.0, 3.0),
-    head_only: bool = True,
     out: Path | str | None = None,
     settings: Sequence[str] = (),
     device: str = "auto",
@@ -112,8 +111,7 @@ def transfer(
         device=device,
         log=(lambda line: print(line, file=sys.stderr, flush=True)) if progress else (lambda line: None),
     )
-    arms = (SCRATCH, FINE_TUNED, HEAD_ONLY) if head_only else (SCRATCH, FINE_TUNED)
-    tables = [{arm: _measure(study, arm, count) for arm in arms} for count in counts]
+    tables = [{arm: _measure(study, arm, count) for arm in (SCRATCH, FINE_TUNED, HEAD_ONLY)} for count in counts]
     rows = tuple(
         Row(count, count * study.num_classes, *_steps_and_batch(study, count), table, gains)
         for count, table, gains in zip(counts, tables, gains_over_scratch(tables), strict=True)
