@@ -30,7 +30,7 @@ Styles = Mapping[str, ModelStyle]
 
 
 def tick_percent(share: float) -> str:
-    """Return the label of an accuracy axis; none above 100 %, where the axis may extend to."""
+    """Return a tick label of an accuracy axis; the margin above 100 % has none."""
     return f"{100 * share:.4g} %" if share <= 1 + 1e-9 else ""
 
 

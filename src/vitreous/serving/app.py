@@ -77,10 +77,8 @@ def _add_api(app: FastAPI, service: Service) -> None:
             *POST_PROBLEMS,
         ),
     )
-    async def predict(
-        request: Request, model: Annotated[str | None, Query(description=contract.MODEL_ID)] = None
-    ) -> Response:
-        return await service.predict(dict(request.scope["headers"]), request.scope["query_string"], request.receive)
+    async def predict(model: Annotated[str | None, Query(description=contract.MODEL_ID)] = None) -> Response:
+        raise AssertionError("only described here: `Application` calls the service")
 
     @app.post(
         "/v1/look",

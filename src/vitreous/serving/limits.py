@@ -1,4 +1,4 @@
-"""How much the server accepts of anything; beyond a limit a client gets a clear response, never a longer queue."""
+"""How much the server accepts; beyond a limit, a client gets a clear response instead of a longer queue."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from vitreous.studies.transfer_report import (
 
 __all__ = ["Transfer", "render_table", "transfer"]
 
-#: To choose a learning rate; taken from the images whose labels the study withholds from training anyway.
+#: Images on which learning rates are chosen: some of those whose labels the study withholds from training anyway.
 VALIDATION_PER_CLASS = 100
 _FEWEST_VALIDATION_PER_CLASS = 10
 FEWEST_STEPS = 300
