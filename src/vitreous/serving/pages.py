@@ -10,7 +10,7 @@ from vitreous.reports.pages import stylesheet
 from vitreous.runs import Run
 
 PAGE = Path(__file__).with_name("page")
-SUFFIXES = {".html", ".js", ".css", ".svg"}
+MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def page_files() -> dict[str, bytes]:
@@ -21,7 +21,7 @@ def page_files() -> dict[str, bytes]:
 def files_in(folder: Path) -> dict[str, bytes]:
     """Return a folder's files by name; hidden and other files (an editor's, say) are left out."""
     paths = sorted(folder.glob("[!.]*"))
-    return {path.name: path.read_bytes() for path in paths if path.suffix in SUFFIXES}
+    return {path.name: path.read_bytes() for path in paths if path.suffix in MEDIA_TYPES}
 
 
 def entries_from_onnx(runs: Sequence[Run], properties: Sequence[Mapping[str, str]]) -> list[Entry]:
