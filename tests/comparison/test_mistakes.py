@@ -133,8 +133,7 @@ def test_user_errors_are_one_sentence(run, split, most, error, sentence):
         find_mistakes(run, split, most)
 
 
-def test_data_without_files_names_its_images():
-    """Known data sets have no files: images go by their index."""
+def test_balanced_data_without_duplicates_have_no_notes():
     dataset = load_dataset(DataConfig(name="digits"))
     assert duplicate_notes(dataset) == []
     assert balance_notes(dataset) == []
@@ -151,8 +150,7 @@ def test_notes_on_a_folder(folder):
     assert f"same picture: train/{NAMES[0]}/000.png (in train) and test/{NAMES[0]}/seen.png (in test)" in notes
     assert any("both.png" in line and "labels differ" in line for line in notes)
     assert len(notes) == 2
-    remark = "imbalanced: '<b>left' has 1.7 times"
-    assert not any(line.startswith(remark) for line in balance_notes(dataset))  # below a factor of two: no remark
+    assert not any("imbalanced" in note for note in balance_notes(dataset))  # below a factor of two
 
 
 def test_imbalance_and_few_images(tmp_path):

@@ -13,7 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -81,39 +81,25 @@ def _samples_once(runs: list[Run]) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def open_client(runs: list[Run], _samples_once: None) -> Iterator[Callable[..., TestClient]]:
+def make_client(runs: list[Run], _samples_once: None) -> Iterator[Callable[..., TestClient]]:
     """Return a factory of clients: one application each, with these limits and this gate, open until the tests end."""
-    opened: list[TestClient] = []
+    with ExitStack() as clients:
 
-    def make(gate: Gate | None = None, **limits: Any) -> TestClient:
-        metrics = Metrics()
-        bounds = Limits(**limits)
-        service = Service(load_models(runs, bounds, metrics, show_paths=False), bounds, metrics)
-        app = create_app(service, gate or Gate())
-        client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
-        client.__enter__()
-        opened.append(client)
-        return client
+        def make(gate: Gate | None = None, **limits: Any) -> TestClient:
+            metrics = Metrics()
+            bounds = Limits(**limits)
+            service = Service(load_models(runs, bounds, metrics, show_paths=False), bounds, metrics)
+            app = create_app(service, gate or Gate())
+            client = TestClient(app, base_url="http://127.0.0.1:8000", raise_server_exceptions=False)
+            return clients.enter_context(client)
 
-    yield make
-    for client in opened:
-        client.__exit__(None, None, None)
-
-
-@pytest.fixture
-def make_client(open_client: Callable[..., TestClient]) -> Callable[..., TestClient]:
-    return open_client
+        yield make
 
 
 @pytest.fixture(scope="session")
-def shared_client(open_client: Callable[..., TestClient]) -> TestClient:
-    return open_client()
-
-
-@pytest.fixture
-def client(shared_client: TestClient) -> TestClient:
+def client(make_client: Callable[..., TestClient]) -> TestClient:
     """One application for all tests that neither change its limits nor count its requests."""
-    return shared_client
+    return make_client()
 
 
 @pytest.fixture(scope="session")

@@ -226,7 +226,7 @@ def test_a_cancelled_request_is_not_computed(new_engine: Callable[..., Engine]) 
 
 def test_a_model_that_mixes_its_batch_gets_one_image_at_a_time() -> None:
     session = Session()
-    engine = make_engine(session, (1, 1, 1), Limits(), lambda count: None, one_at_a_time=True)
+    engine = make_engine(session, (1, 1, 1), Limits(batch_images=1), lambda count: None)
     session.batches.clear()
     assert engine._run(image(5, 3)).tolist() == [[5]] * 3
     assert session.batches == [1, 1, 1]

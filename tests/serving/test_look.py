@@ -32,9 +32,9 @@ def vit(runs: list[Run]) -> ViT:
     return model
 
 
-def relevance_of(vit: ViT, passed: Trace) -> torch.Tensor:
-    layers = [layer[0] for layer in attention_layers(passed.taps, vit.config.depth)]
-    return class_relevance(layers, passed.attention_gradients, relevance_readout(vit, passed))
+def relevance_of(vit: ViT, trace: Trace) -> torch.Tensor:
+    layers = [layer[0] for layer in attention_layers(trace.taps, vit.config.depth)]
+    return class_relevance(layers, trace.attention_gradients, relevance_readout(vit, trace))
 
 
 def test_everything(client: TestClient, runs: list[Run], vit: ViT, digits: np.ndarray) -> None:
@@ -93,15 +93,17 @@ def test_pooling_reads_no_removed_patch(runs: list[Run], digits: np.ndarray, ran
     assert found[12:].tolist() == [0, 0, 0, 0]
 
     image = runs[0].preprocessing.to_input(torch.from_numpy(digits[0].copy())[None, None])
-    passed = forward_and_back(vit, image[0], 3, patch_mask=torch.from_numpy(kept) > 0)
-    layers = [layer[0] for layer in attention_layers(passed.taps, 2)]
-    weights = pooling_weights(vit, passed.taps, passed.patch_mask)[0].detach()
-    torch.testing.assert_close(weights @ passed.taps["normed"][0], passed.taps["pooled"][0])
-    np.testing.assert_allclose(found, relevance_of(vit, passed))
+    trace = forward_and_back(vit, image[0], 3, patch_mask=torch.from_numpy(kept) > 0)
+    layers = [layer[0] for layer in attention_layers(trace.taps, 2)]
+    weights = pooling_weights(vit, trace.taps, trace.patch_mask)[0].detach()
+    torch.testing.assert_close(weights @ trace.taps["normed"][0], trace.taps["pooled"][0])
+    np.testing.assert_allclose(found, relevance_of(vit, trace))
     rolled = looking._rollout(torch.stack(layers).numpy(), config, kept)
     if pool == "mean":
         np.testing.assert_allclose(rolled, rollout(layers, weights), atol=1e-6)
         assert rolled[12:].tolist() == [0, 0, 0, 0]
+    else:
+        assert rolled is None
 
 
 def test_large_arrays_are_sent_with_five_digits(client: TestClient, digits: np.ndarray) -> None:

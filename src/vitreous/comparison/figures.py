@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ Styles = Mapping[str, ModelStyle]
 
 
 def tick_percent(share: float) -> str:
-    """Return the label of an accuracy axis; none above 100 %, where the axis may extend to."""
+    """Return a tick label of an accuracy axis; the margin above 100 % has none."""
     return f"{100 * share:.4g} %" if share <= 1 + 1e-9 else ""
 
 
@@ -144,8 +144,9 @@ def draw_accuracy_over_time(models: Sequence[ModelSummary], styles: Styles) -> D
     with figure_style("accuracy-over-time", WIDTH, HEIGHT) as figure:
         axes = figure.add_subplot()
         for model in models:
-            if curve := _curve(model, "val", "elapsed_seconds", "accuracy", lambda share: np.maximum(1 - share, floor)):
-                _draw_curve(axes, curve, styles[model.name])
+            if curve := _curve(model, "val", "elapsed_seconds", "accuracy"):
+                errors = _Curve(curve.x, np.maximum(1 - curve.seeds, floor))
+                _draw_curve(axes, errors, styles[model.name])
             _draw_test_point(axes, model, styles[model.name], floor)
         _accuracy_axis(axes)
         axes.set_xlim(left=0)
@@ -183,18 +184,15 @@ def _accuracy_axis(axes: Axes) -> None:
 
 @dataclass(frozen=True)
 class _Curve:
-    """The mean over seeds, and the smallest and largest where there are several."""
+    x: Floats  # (points,)
+    seeds: Floats  # (seeds, points)
 
-    x: Floats
-    mean: Floats
-    low: Floats
-    high: Floats
-    several: bool
+    @property
+    def mean(self) -> Floats:
+        return self.seeds.mean(axis=0)
 
 
-def _curve(
-    model: ModelSummary, event: str, x: str, y: str, change: Callable[[Floats], Floats] = lambda values: values
-) -> _Curve | None:
+def _curve(model: ModelSummary, event: str, x: str, y: str) -> _Curve | None:
     """Return a measure over a model's training, on the stretch that all its seeds share; None if it has no history."""
     points = [_points(run, event, x, y) for run in model.runs]
     curves = [(_thinned(xs), _thinned(ys)) for xs, ys in points if len(xs)]
@@ -205,8 +203,7 @@ def _curve(
     shared = grid[(grid >= start) & (grid <= end)]
     if len(shared) == 0:  # interrupted runs: show the first one alone
         curves, shared = curves[:1], grid
-    values = np.stack([change(np.interp(shared, xs, ys)) for xs, ys in curves])
-    return _Curve(shared, values.mean(axis=0), values.min(axis=0), values.max(axis=0), len(curves) > 1)
+    return _Curve(shared, np.stack([np.interp(shared, xs, ys) for xs, ys in curves]))
 
 
 def _points(run: ModelResult, event: str, x: str, y: str) -> tuple[Floats, Floats]:
@@ -229,8 +226,9 @@ def _draw_curve(axes: Axes, curve: _Curve, style: ModelStyle, faint: bool = Fals
     if faint:
         axes.plot(curve.x, curve.mean, color=style.color, linewidth=0.9, alpha=0.6)
         return
-    if curve.several:
-        axes.fill_between(curve.x, curve.low, curve.high, color=style.color, alpha=0.15, linewidth=0)
+    if len(curve.seeds) > 1:
+        low, high = curve.seeds.min(axis=0), curve.seeds.max(axis=0)
+        axes.fill_between(curve.x, low, high, color=style.color, alpha=0.15, linewidth=0)
     line = axes.plot(
         curve.x, curve.mean, style.marker, color=style.color, linestyle="-", markevery=max(1, len(curve.x) // 12),
         markersize=4.5, markeredgecolor=light("paper"), markeredgewidth=0.6,

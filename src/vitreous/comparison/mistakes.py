@@ -24,7 +24,7 @@ from vitreous.evaluation import metrics
 from vitreous.evaluation.prediction import evaluate_model
 from vitreous.hardware import prepare
 from vitreous.reports.colors import model_styles
-from vitreous.reports.confusion import MOST_DRAWN, commonest_confusions, draw_confusion
+from vitreous.reports.confusion import MOST_DRAWN, commonest_confusions, draw_confusion, mistakes_only
 from vitreous.reports.formats import percent, percent_decimals
 from vitreous.reports.pages import write_report
 from vitreous.runs import Run, require_same_data
@@ -149,11 +149,11 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
         )
         for index in map(int, np.argsort(-losses, kind="stable")[:most])
     )  # fmt: skip
-    counts = metrics.confusion_matrix(probabilities, labels)
+    counts = metrics.confusion_matrix(probabilities, labels).astype(np.float64)
     notes = dataset.notes
     if split == "train":
         notes += ("these are the images it was trained on: their accuracy says nothing about new ones",)
-    commonest = commonest_confusions(counts.astype(np.float64), dataset.class_names, _MOST_CONFUSIONS)
+    commonest = commonest_confusions(counts, dataset.class_names, _MOST_CONFUSIONS)
     return Mistakes(
         run=str(run.path),
         model_name=run.config.name,
@@ -191,11 +191,9 @@ def _duplicates(dataset: Dataset, chosen: Split) -> dict[int, str]:
     return found
 
 
-def _class_accuracies(counts: NDArray[np.int64], class_names: Sequence[str]) -> list[ClassAccuracy]:
+def _class_accuracies(counts: NDArray[np.float64], class_names: Sequence[str]) -> list[ClassAccuracy]:
     result = []
-    for label, name in enumerate(class_names):
-        wrong = counts[label].copy()
-        wrong[label] = 0
+    for label, (name, wrong) in enumerate(zip(class_names, mistakes_only(counts), strict=True)):
         commonest = int(wrong.argmax())
         taken_for = (class_names[commonest], int(wrong[commonest])) if wrong.any() else None
         result.append(ClassAccuracy(name, int(counts[label].sum()), int(counts[label, label]), taken_for))

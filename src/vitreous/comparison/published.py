@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +18,11 @@ PUBLISHED = {
 }
 
 
-class Rerun(NamedTuple):
-    """One model, and rows of (how it was evaluated, accuracy, negative log likelihood)."""
-
-    model: ModelSummary
-    rows: list[tuple[str, str, str]]
+Row = tuple[str, str, str]  # how the model was evaluated, accuracy, negative log likelihood
 
 
-def reruns(models: Sequence[ModelSummary]) -> list[Rerun]:
-    """Return the models that have a published figure or were evaluated in more than one way."""
+def reruns(models: Sequence[ModelSummary]) -> list[tuple[ModelSummary, list[Row]]]:
+    """Return the models that have a published figure or were evaluated in more than one way, with their rows."""
     found = []
     for model in models:
         ways: dict[str, list[dict[str, Any]]] = {}
@@ -38,11 +34,11 @@ def reruns(models: Sequence[ModelSummary]) -> list[Rerun]:
             here = [] if ways else [_row("here", [{"accuracy": model.accuracy.value, "nll": model.nll}])]
             rows = [_row(f"published ({model.published['source']})", [model.published]), *rows, *here]
         if rows:
-            found.append(Rerun(model, rows))
+            found.append((model, rows))
     return found
 
 
-def _row(how: str, evaluations: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
+def _row(how: str, evaluations: Sequence[Mapping[str, Any]]) -> Row:
     """Return means over seeds."""
     accuracy, nll = (float(np.mean([each[key] for each in evaluations])) for key in ("accuracy", "nll"))
     return how, percent(accuracy, 2), f"{nll:.4f}"

@@ -198,7 +198,7 @@ class Comparison:
     hardware: Mapping[str, Any]
     report: Path
     results: Path
-    figures: tuple[Path, ...] = ()
+    figures: tuple[Path, ...]
 
     @property
     def test_count(self) -> int:

@@ -103,8 +103,6 @@ MOST_MODELS = len(_STYLES)
 
 def model_styles(kinds: Mapping[str, str]) -> dict[str, ModelStyle]:
     """Return a style per model, given name → kind: the first ViT is teal, the first CNN ochre, whatever the order."""
-    if len(kinds) > MOST_MODELS:
-        raise ValueError(f"there are {MOST_MODELS} model colours, not {len(kinds)}")
     chosen: dict[str, ModelStyle] = {}
     # "vit" before "post-vit": the plain kind gets the family's colour
     for family, style in (("vit", _STYLES[0]), ("cnn", _STYLES[1])):

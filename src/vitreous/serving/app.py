@@ -11,7 +11,7 @@ import hashlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from mimetypes import MimeTypes
+from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Query, Request
@@ -22,7 +22,7 @@ from starlette.exceptions import HTTPException
 import vitreous
 from vitreous.serving import contract, docs, security
 from vitreous.serving.contract import POST_PROBLEMS
-from vitreous.serving.pages import page_files
+from vitreous.serving.pages import MEDIA_TYPES, page_files
 from vitreous.serving.reading import Message, Receive
 from vitreous.serving.responses import TEXT, ApiResponse, Problem
 from vitreous.serving.service import Service
@@ -30,8 +30,6 @@ from vitreous.serving.service import Service
 Scope = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
 _log = logging.getLogger("vitreous.serving")
-_MEDIA_TYPES = MimeTypes()  # Python's own table; mimetypes.guess_type would also read the machine's
-_MEDIA_TYPES.add_type("text/javascript", ".js")  # application/javascript before Python 3.12
 _DETAILS = {
     404: "there is nothing at this address; /docs lists the addresses",
     405: "this address does not accept this method; /docs lists the methods",
@@ -77,10 +75,8 @@ def _add_api(app: FastAPI, service: Service) -> None:
             *POST_PROBLEMS,
         ),
     )
-    async def predict(
-        request: Request, model: Annotated[str | None, Query(description=contract.MODEL_ID)] = None
-    ) -> Response:
-        return await service.predict(dict(request.scope["headers"]), request.scope["query_string"], request.receive)
+    async def predict(model: Annotated[str | None, Query(description=contract.MODEL_ID)] = None) -> Response:
+        raise AssertionError("only described here: `Application` calls the service")
 
     @app.post(
         "/v1/look",
@@ -112,8 +108,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
 def _add_pages(app: FastAPI, address: str) -> None:
     """Serve the page's files from memory: a request's path is looked up among their names, never on disk."""
 
-    def add(path: str, content: bytes, name: str) -> None:
-        media_type, _ = _MEDIA_TYPES.guess_type(name)
+    def add(path: str, content: bytes, media_type: str) -> None:
         etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
         headers = {"etag": etag, "cache-control": "no-cache"}  # cached, and revalidated each time
 
@@ -125,12 +120,12 @@ def _add_pages(app: FastAPI, address: str) -> None:
         app.add_route(path, endpoint, methods=["GET"], include_in_schema=False)  # Starlette adds HEAD
 
     for name, content in page_files().items():
-        add(f"/{name}", content, name)
+        add(f"/{name}", content, MEDIA_TYPES[Path(name).suffix])
         if name == "index.html":
-            add("/", content, name)
-    add("/docs", docs.render(app.openapi(), address).encode(), "docs.html")
-    add("/docs.css", docs.STYLESHEET.read_bytes(), "docs.css")
-    add("/engine.json", b'{"engine": "http"}', "engine.json")
+            add("/", content, "text/html")
+    add("/docs", docs.render(app.openapi(), address).encode(), "text/html")
+    add("/docs.css", docs.STYLESHEET.read_bytes(), "text/css")
+    add("/engine.json", b'{"engine": "http"}', "application/json")
 
 
 async def _to_problem(_: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""How much the server accepts of anything; beyond a limit a client gets a clear response, never a longer queue."""
+"""How much the server accepts; beyond a limit, a client gets a clear response instead of a longer queue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ class Limits:
     header_seconds: float = 10.0  # to send the request's head
     body_seconds: float = 15.0  # to send its body; longer: 408
     response_seconds: float = 20.0  # from the last byte of the body to the response; longer: 504
-    retry_seconds: int = 1  # in Retry-After
     batch_images: int = 16  # per run of a model; measured: larger batches are no cheaper per image
     decodes: int = 64  # requests with large images, waiting for a thread; more: 429
     heavy_pixels: int = 2_000_000  # larger images are decoded one at a time: decoding takes 40 bytes per pixel

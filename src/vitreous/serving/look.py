@@ -170,7 +170,7 @@ def _relevance(model: ServedModel, inputs: LookInputs) -> np.ndarray:
     head_mask = None if inputs.head_mask is None else torch.from_numpy(inputs.head_mask)
     patch_mask = None if inputs.token_mask is None else torch.from_numpy(inputs.token_mask) > 0.5
     with torch.enable_grad():
-        passed = forward_and_back(vit, image, inputs.relevance_class, head_mask=head_mask, patch_mask=patch_mask)
-    layers = [layer[0] for layer in attention_layers(passed.taps, vit.config.depth)]
-    relevance = class_relevance(layers, passed.attention_gradients, relevance_readout(vit, passed))
+        trace = forward_and_back(vit, image, inputs.relevance_class, head_mask=head_mask, patch_mask=patch_mask)
+    layers = [layer[0] for layer in attention_layers(trace.taps, vit.config.depth)]
+    relevance = class_relevance(layers, trace.attention_gradients, relevance_readout(vit, trace))
     return relevance[int(vit.config.has_class_token) :].detach().numpy()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from vitreous.serving.metrics import Metrics
-
-#: The attention of the article's ViT runs over the images of a batch: only alone is an image independent of the others.
-MIXES_ITS_BATCH = frozenset({"post-vit"})
 
 
 @dataclass(frozen=True)
@@ -47,9 +44,6 @@ class ServedModel:
     @cached_property
     def torch_model(self) -> nn.Module:
         """The model for relevance, which needs gradients; loaded when first needed."""
-        import torch
-
-        torch.set_num_threads(1)
         return self.run.load_model()
 
 
@@ -75,8 +69,9 @@ def load_models(runs: Sequence[Run], limits: Limits, metrics: Metrics, *, show_p
         if show_paths and not run.path.resolve().is_relative_to(BUNDLED):
             entry["run"] = str(run.path)
         kind = run.config.model.kind
-        count_batch, one_at_a_time = metrics.batch_images.observe, kind in MIXES_ITS_BATCH
-        engine = make_engine(session, input_shape(run), limits, count_batch, one_at_a_time=one_at_a_time)
+        # the attention of the article's ViT mixes the images of a batch, so each image runs alone
+        own_limits = replace(limits, batch_images=1) if kind == "post-vit" else limits
+        engine = make_engine(session, input_shape(run), own_limits, metrics.batch_images.observe)
         full_path = onnx_for_serving(run, full=True) if kind == "vit" else None
         models[entry["id"]] = ServedModel(entry["id"], run, entry, engine, full_path)
     return models

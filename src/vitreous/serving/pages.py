@@ -10,25 +10,18 @@ from vitreous.reports.pages import stylesheet
 from vitreous.runs import Run
 
 PAGE = Path(__file__).with_name("page")
-SUFFIXES = {".html", ".js", ".css", ".json", ".webmanifest", ".svg", ".png", ".ico", ".txt"}
+MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 
 
 def page_files() -> dict[str, bytes]:
-    """Return the page's files by path relative to index.html, with the stylesheet that it shares with the reports."""
+    """Return the page's files by name, with the stylesheet that it shares with the reports."""
     return {**files_in(PAGE), "vitreous.css": stylesheet().encode()}
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """Return a folder's files by relative path; hidden files, links and other kinds of files are left out."""
-    paths = {path.relative_to(folder): path for path in sorted(folder.rglob("*"))}
-    return {
-        name.as_posix(): path.read_bytes()
-        for name, path in paths.items()
-        if path.suffix in SUFFIXES
-        and path.is_file()
-        and not path.is_symlink()
-        and not any(part.startswith(".") for part in name.parts)
-    }
+    """Return a folder's files by name; hidden and other files (an editor's, say) are left out."""
+    paths = sorted(folder.glob("[!.]*"))
+    return {path.name: path.read_bytes() for path in paths if path.suffix in MEDIA_TYPES}
 
 
 def entries_from_onnx(runs: Sequence[Run], properties: Sequence[Mapping[str, str]]) -> list[Entry]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import struct
 import threading
 import urllib.parse
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,26 +23,24 @@ from vitreous.serving.responses import ImageProblem, Problem, busy
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
-LONGEST_MODEL_ID = 200
 _DECODING_HEAVY = threading.Lock()
 
 
-@dataclass
+@dataclass(frozen=True)
 class Upload:
     """One image as it was sent: the bytes of a file, or an array of grey or colour levels."""
 
     name: str
     content: bytes | np.ndarray
 
-    def __post_init__(self) -> None:
-        """Read the number of pixels from the header; 0 for what is not an image, which decoding then rejects."""
-        width = height = 0
+    @cached_property
+    def declared_pixels(self) -> int:
+        """As the header declares them; 0 for what is not an image, which decoding then rejects."""
         if isinstance(self.content, np.ndarray):
             height, width = self.content.shape[:2]
         else:
-            with contextlib.suppress(struct.error, IndexError):
-                _, width, height = images.declared_extent(self.content)
-        self.declared_pixels = width * height
+            _, width, height = images.declared_extent(self.content)
+        return width * height
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ class BodyReader:
         if size > self._limits.body_bytes:
             raise Problem(413, f"the body is larger than the limit of {self._limits.body_bytes} bytes")
         if self.total_bytes > self._limits.bodies_bytes:
-            raise busy(503, "the server has no memory left for another body; try again", self._limits.retry_seconds)
+            raise busy(503, "the server has no memory left for another body; try again")
 
 
 def parse_predict(body: bytes, content_type: bytes, query: bytes, limits: Limits) -> tuple[str | None, list[Upload]]:
@@ -127,7 +125,7 @@ def _from_multipart(body: bytes, content_type: bytes, limits: Limits) -> tuple[s
         if part.field == "image":
             uploads.append(Upload(part.file_name or f"image {len(uploads) + 1}", part.data))
         elif part.field == "model":
-            model = part.data[:LONGEST_MODEL_ID].decode("utf-8", "replace")
+            model = part.data.decode("utf-8", "replace")
         else:
             raise Problem(422, f"unknown field {part.field!r}; send files as `image` and, optionally, `model`")
     return model, uploads
@@ -155,8 +153,9 @@ def _levels(pixels: Any) -> np.ndarray:
 
 def is_small(uploads: list[Upload], body: bytes, limits: Limits) -> bool:
     """Whether decoding takes less time than waking a thread."""
-    are_small = all(upload.declared_pixels <= limits.small_pixels for upload in uploads)
-    return are_small and len(uploads) <= 4 and len(body) <= limits.small_body_bytes
+    if len(body) > limits.small_body_bytes or len(uploads) > 4:
+        return False
+    return all(upload.declared_pixels <= limits.small_pixels for upload in uploads)
 
 
 def prepare(upload: Upload, preprocessing: Preprocessing, limits: Limits) -> PreparedImage | ImageProblem:

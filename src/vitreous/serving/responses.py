@@ -37,8 +37,8 @@ class Problem(Exception):
         return ApiResponse(body, self.status, PROBLEM, self.headers)
 
 
-def busy(status: int, detail: str, retry_seconds: int) -> Problem:
-    return Problem(status, detail, ((b"retry-after", str(retry_seconds).encode()),))
+def busy(status: int, detail: str) -> Problem:
+    return Problem(status, detail, ((b"retry-after", b"1"),))  # seconds
 
 
 @dataclass(frozen=True)

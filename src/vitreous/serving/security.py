@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import functools
 import hmac
 import ipaddress
@@ -97,8 +97,6 @@ def _credential(authorization: bytes) -> bytes:
     if scheme.lower() == b"bearer":
         return value.strip()
     if scheme.lower() == b"basic":
-        try:
+        with contextlib.suppress(ValueError):  # not base64
             return base64.b64decode(value.strip(), validate=True).partition(b":")[2]
-        except (binascii.Error, ValueError):
-            pass
     return b""

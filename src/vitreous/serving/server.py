@@ -36,7 +36,6 @@ def serve_runs(
     no_auth: bool = False,
     workers: int | None = None,
     limits: Limits = Limits(),  # noqa: B008  # frozen
-    announce: Callable[[str], None] = print,
 ) -> None:
     """Serve the runs (none: the bundled models) until stopped; `workers` defaults to one per core, at most two."""
     require_serve_packages()
@@ -48,10 +47,10 @@ def serve_runs(
     _check_port(host, port)
     chosen = list(runs) or [Run.open(name) for name in ("bundled:vit", "bundled:cnn")]
     workers = workers or min(2, available_cores())  # each takes 300 MB; limits are per worker
-    announce(f"preparing {', '.join(run.path.name for run in chosen)} (exported and checked the first time only)")
+    print(f"preparing {', '.join(run.path.name for run in chosen)} (exported and checked the first time only)")
     export_for_serving(chosen)
     address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    announce(f"serving on {address}/ (the API: {address}/docs); stop with Ctrl-C")
+    print(f"serving on {address}/ (the API: {address}/docs); stop with Ctrl-C")
     gate = Gate(token, loopback_only=is_loopback(host))
     loader = functools.partial(load_app, [run.path for run in chosen], gate, limits, address)
     with tempfile.TemporaryDirectory(prefix="vitreous-serve-") as folder:

@@ -27,15 +27,13 @@ Result = TypeVar("Result")
 class Pool:
     """Threads for slow work, with a bounded number of requests in them; only the event loop uses it."""
 
-    def __init__(self, threads: int, most: int, limits: Limits, work: str):
+    def __init__(self, threads: int, most: int, work: str):
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"vitreous-{work}")
-        self._most, self._limits, self._work = most, limits, work
-        self._requests = 0
+        self._requests, self._most, self._work = 0, most, work
 
     async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
         if self._requests >= self._most:
-            detail = f"{self._requests} requests are already waiting for {self._work}; try again"
-            raise busy(429, detail, self._limits.retry_seconds)
+            raise busy(429, f"{self._requests} requests are already waiting for {self._work}; try again")
         self._requests += 1
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
@@ -51,8 +49,8 @@ class Service:
         self.models, self.limits, self.metrics = models, limits, metrics
         self._default = next(iter(models.values()))
         self._bodies = BodyReader(limits)
-        self._decoding = Pool(2, limits.decodes, limits, "decoding")
-        self._looking = Pool(1, limits.looks, limits, "looking")
+        self._decoding = Pool(2, limits.decodes, "decoding")
+        self._looking = Pool(1, limits.looks, "looking")
         self._stopping = False
         self.models_json = orjson.dumps(models_document([model.entry for model in models.values()]))
         self.samples_json = orjson.dumps(sample_digits(run_for_samples([model.run for model in models.values()])))
@@ -104,7 +102,7 @@ class Service:
             self.metrics.images(model.id, "refused").inc(len(prepared) - len(images))
         if not images:
             raise _nothing_readable([one for one in prepared if isinstance(one, ImageProblem)])
-        pixels = np.stack([image.pixels for image in images]) if len(images) > 1 else images[0].pixels[None]
+        pixels = np.concatenate([image.pixels[None] for image in images])
         probabilities = await model.engine.predict(pixels)
         return orjson.dumps({"model": model.id, "predictions": _predictions(model, prepared, probabilities)})
 
@@ -130,7 +128,7 @@ class Service:
 
     def readiness(self) -> bytes:
         if self._stopping:
-            raise busy(503, "the server is stopping", self.limits.retry_seconds)
+            raise busy(503, "the server is stopping")
         return b'{"status":"ready"}'
 
 

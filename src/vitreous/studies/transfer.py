@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,10 +41,9 @@ from vitreous.studies.transfer_report import (
 
 __all__ = ["Transfer", "render_table", "transfer"]
 
-#: To choose a learning rate; taken from the images whose labels the study withholds from training anyway.
+#: Images on which learning rates are chosen: some of those whose labels the study withholds from training anyway.
 VALIDATION_PER_CLASS = 100
 _FEWEST_VALIDATION_PER_CLASS = 10
-FEWEST_STEPS = 300
 #: On the target: with few images, many steps are worth more than large batches.
 LARGEST_BATCH, _SMALLEST_BATCH, _STEPS_PER_EPOCH = 64, 16, 4
 
@@ -63,7 +62,7 @@ class _Study:
     epochs: float
     fewest_steps: int
     device: str
-    log: Callable[[str], None]
+    progress: bool
 
 
 def transfer(
@@ -75,9 +74,8 @@ def transfer(
     *,
     pretrain_epochs: float = 5.0,
     epochs: float = 2.0,
-    fewest_steps: int = FEWEST_STEPS,
+    fewest_steps: int = 300,
     lr_factors: Sequence[float] = (0.3, 1.0, 3.0),
-    head_only: bool = True,
     out: Path | str | None = None,
     settings: Sequence[str] = (),
     device: str = "auto",
@@ -109,10 +107,9 @@ def transfer(
         epochs=epochs,
         fewest_steps=fewest_steps,
         device=device,
-        log=(lambda line: print(line, file=sys.stderr, flush=True)) if progress else (lambda line: None),
+        progress=progress,
     )
-    arms = (SCRATCH, FINE_TUNED, HEAD_ONLY) if head_only else (SCRATCH, FINE_TUNED)
-    tables = [{arm: _measure(study, arm, count) for arm in arms} for count in counts]
+    tables = [{arm: _measure(study, arm, count) for arm in (SCRATCH, FINE_TUNED, HEAD_ONLY)} for count in counts]
     rows = tuple(
         Row(count, count * study.num_classes, *_steps_and_batch(study, count), table, gains)
         for count, table, gains in zip(counts, tables, gains_over_scratch(tables), strict=True)
@@ -219,8 +216,10 @@ def _train(study: _Study, arm: str, count: int, seed: int, factor: float) -> Run
     path = study.folder / f"{count}-per-class" / f"{arm.replace(' ', '-')}-lr{factor:g}-seed{seed}"
     before = time.perf_counter()
     run = train_or_reuse(_config(study, arm, count, seed, factor), path, study.device, progress=False)
-    elapsed = time.perf_counter() - before
-    study.log(f"{count} per class, {arm}, learning rate ×{factor:g}, seed {seed}: {elapsed:.0f} s")
+    if study.progress:
+        elapsed = time.perf_counter() - before
+        line = f"{count} per class, {arm}, learning rate ×{factor:g}, seed {seed}: {elapsed:.0f} s"
+        print(line, file=sys.stderr, flush=True)
     return run
 
 

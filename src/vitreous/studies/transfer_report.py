@@ -178,11 +178,11 @@ def gains_over_scratch(tables: Sequence[Mapping[str, ArmResult]]) -> list[dict[s
 
 def verdict(source: str, target: str, rows: Sequence[Row], seeds: int) -> str:
     """Return whether fine-tuning beats training from scratch, and at which numbers of labels."""
-    groups: dict[str, list[Row]] = {"helps": [], "hurts": [], f"makes no significant difference over {seeds} seeds": []}
-    helps, hurts, neither = groups.values()
-    for row in rows:
-        (neither if row.best_arm is None else helps if row.best_arm == FINE_TUNED else hurts).append(row)
-    clauses = [f"{effect} {_where(members)}" for effect, members in groups.items() if members]
+    effects = {FINE_TUNED: "helps", SCRATCH: "hurts", None: f"makes no significant difference over {seeds} seeds"}
+    clauses = []
+    for best_arm, effect in effects.items():
+        if members := [row for row in rows if row.best_arm == best_arm]:
+            clauses.append(f"{effect} {_where(members)}")
     return f"At equal training steps on {target}, pre-training on {source} {join(clauses)}."
 
 
