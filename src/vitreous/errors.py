@@ -4,6 +4,8 @@ A `VitreousError` is a user's mistake or an outside failure (no network, a full 
 line and exits with 2. Our own bugs are `assert`s and ordinary exceptions.
 """
 
+import importlib
+
 
 class VitreousError(Exception):
     """Something the user can correct; the message says how."""
@@ -28,8 +30,14 @@ class CheckpointError(VitreousError):
 class MissingExtraError(VitreousError):
     """An optional dependency is not installed."""
 
-    def __init__(self, package: str, extra: str, needed_for: str):
-        super().__init__(
-            f"{needed_for} needs the package {package!r}: in the clone of vitreous, `make setup`, or"
-            f" pip install -c constraints.txt -e '.[{extra}]'"
-        )
+
+def require_packages(*packages: str, extra: str, needed_for: str) -> None:
+    """Raise if an optional dependency is not installed, naming the command that installs it."""
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            raise MissingExtraError(
+                f"{needed_for} needs the package {package!r}: in the clone of vitreous, `make setup`, or"
+                f" pip install -c constraints.txt -e '.[{extra}]'"
+            ) from None

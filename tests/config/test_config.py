@@ -261,7 +261,9 @@ def test_a_patch_may_be_set_before_the_data_tell_the_image_size() -> None:
 
 
 def test_nll_is_refused_where_it_would_train_to_nothing():
-    with pytest.raises(ConfigError, match=r"train.loss='nll' is for models that return log-probabilities"):
+    with pytest.raises(
+        ConfigError, match=r"train.loss='nll' is for the article's models, which return log-probabilities"
+    ):
         override(preset("vit"), ["train.loss=nll"])
     with pytest.raises(ConfigError, match=r"label_smoothing has no effect with train.loss='nll'"):
         override(preset("post-cnn"), ["train.label_smoothing=0.1"])

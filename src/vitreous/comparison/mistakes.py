@@ -21,7 +21,7 @@ from vitreous.comparison.hard_images import HardImage, draw_hard_images, hard_im
 from vitreous.data.datasets import Dataset, Split, duplicates_between, load_dataset
 from vitreous.errors import ConfigError, DataError
 from vitreous.evaluation import metrics
-from vitreous.evaluation.prediction import evaluate_model
+from vitreous.evaluation.prediction import choose_split, evaluate_model
 from vitreous.hardware import prepare
 from vitreous.reports.colors import model_styles
 from vitreous.reports.confusion import MOST_DRAWN, commonest_confusions, draw_confusion, mistakes_only
@@ -136,7 +136,7 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
     require_same_data(run, dataset)
     if dataset.class_names != run.class_names:
         raise DataError(f"the classes of {dataset.name} are not those {str(run.path)!r} was trained on; train it again")
-    chosen = _chosen_split(dataset, split)
+    chosen = choose_split(dataset, split)
     evaluation = evaluate_model(run.load_model(), chosen, run.preprocessing, run.config.train.eval_batch_size)
     probabilities = special.softmax(evaluation.logits.astype(np.float64), axis=1)
     labels = evaluation.labels.astype(np.int64)
@@ -171,15 +171,6 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
         labels=labels,
         paths=chosen.paths,
     )
-
-
-def _chosen_split(dataset: Dataset, name: str) -> Split:
-    splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
-    if name not in splits:
-        raise DataError(f"there is no split {name!r}; choose from train, val, test")
-    if not len(splits[name]):
-        raise DataError(f"the {name} split of {dataset.name} is empty; choose another with --split")
-    return splits[name]
 
 
 def _duplicates(dataset: Dataset, chosen: Split) -> dict[int, str]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitreous.data.datasets import Split, load_dataset
+from vitreous.data.datasets import Dataset, Split, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import DataError
 from vitreous.evaluation import metrics
@@ -108,12 +108,17 @@ def evaluate_run(
             f"note: the classes of {dataset.name} have other names ({', '.join(dataset.class_names[:3])}, …) than the"
             f" model's ({', '.join(run.class_names[:3])}, …); they are matched in order"
         )
-    split: Split | None = {"train": dataset.train, "val": dataset.val, "test": dataset.test}.get(split_name)
-    if split is None:
-        raise DataError(f"there is no split {split_name!r}; choose from train, val, test")
-    if not len(split):
-        raise DataError(f"the {split_name} split of {dataset.name} is empty; choose another with --split")
+    split = choose_split(dataset, split_name)
     return evaluate_model(run.load_model(), split, run.preprocessing, batch_size or run.config.train.eval_batch_size)
+
+
+def choose_split(dataset: Dataset, name: str) -> Split:
+    splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
+    if name not in splits:
+        raise DataError(f"there is no split {name!r}; choose from train, val, test")
+    if not len(splits[name]):
+        raise DataError(f"the {name} split of {dataset.name} is empty; choose another with --split")
+    return splits[name]
 
 
 def _one_or_three(preprocessing: Preprocessing) -> Literal[1, 3] | None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import vitreous
 from vitreous.data.preprocessing import Preprocessing
-from vitreous.errors import MissingExtraError, VitreousError
+from vitreous.errors import VitreousError, require_packages
 from vitreous.models import ViT, count_parameters
 from vitreous.models.vit import Taps
 from vitreous.runs import Run
@@ -88,11 +88,7 @@ class Full(Lean):
 
 
 def require_export_packages() -> None:
-    for package in ("onnx", "onnxscript", "onnxruntime"):
-        try:
-            __import__(package)
-        except ImportError:
-            raise MissingExtraError(package, "export", "exporting to ONNX") from None
+    require_packages("onnx", "onnxscript", "onnxruntime", extra="export", needed_for="exporting to ONNX")
 
 
 def build_graph(run: Run, model: nn.Module, full: bool) -> ModelProto:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitreous.errors import ConfigError, MissingExtraError
+from vitreous.errors import ConfigError, require_packages
 from vitreous.hardware import available_cores
 from vitreous.runs import Run
 from vitreous.serving.limits import Limits
@@ -38,7 +38,8 @@ def serve_runs(
     limits: Limits = Limits(),  # noqa: B008  # frozen
 ) -> None:
     """Serve the runs (none: the bundled models) until stopped; `workers` defaults to one per core, at most two."""
-    require_serve_packages()
+    packages = ("onnxruntime", "fastapi", "granian", "orjson", "prometheus_client")
+    require_packages(*packages, extra="serve", needed_for="serving")
     from vitreous.serving.metrics import MULTIPROCESS_VARIABLE
     from vitreous.serving.models import export_for_serving
 
@@ -59,14 +60,6 @@ def serve_runs(
             _run_granian(loader, host, port, workers, limits)
         finally:
             os.environ.pop(MULTIPROCESS_VARIABLE, None)
-
-
-def require_serve_packages() -> None:
-    for package in ("onnxruntime", "fastapi", "granian", "orjson", "prometheus_client"):
-        try:
-            __import__(package)
-        except ImportError:
-            raise MissingExtraError(package, "serve", "serving") from None
 
 
 def _check_port(host: str, port: int) -> None:

@@ -22,7 +22,7 @@ from vitreous import hardware
 from vitreous.config import Config
 from vitreous.data.datasets import Dataset
 from vitreous.data.sampler import BatchSampler
-from vitreous.errors import RunError, VitreousError
+from vitreous.errors import RunError, VitreousError, require_packages
 from vitreous.evaluation.prediction import Evaluation, compute_logits
 from vitreous.runs import ResumePoint, Run, TestResults
 from vitreous.training import distributed
@@ -54,14 +54,16 @@ def fit(
     With `resume`, `out` is an unfinished run: it keeps its own configuration and goes on where it stopped.
     """
     with distributed.group() as group:
-        writer = _summary_writer() if tensorboard and group.is_main else None
+        tensorboard = tensorboard and group.is_main
+        if tensorboard:
+            require_packages("tensorboard", extra="tensorboard", needed_for="--tensorboard")
         run, dataset, weights = open_or_create(config, out, resume, device, group)
         if run.is_done:
             return run
         trainer = Trainer(run, dataset, group, weights)
         title = f"{run.config.name} on {dataset.name}"
         shown = make_progress(title) if progress and group.is_main else Progress()
-        board = writer(str(run.path / "tensorboard")) if writer is not None else None
+        board = _summary_writer(run.path / "tensorboard") if tensorboard else None
         try:
             with run.locked() if group.is_main else contextlib.nullcontext(), shown:
                 trainer.train(shown, board)
@@ -301,11 +303,7 @@ def _signals() -> Iterator[_Signals]:
             signal.signal(number, handler)
 
 
-def _summary_writer() -> Any:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        from vitreous.errors import MissingExtraError
+def _summary_writer(folder: Path) -> Any:
+    from torch.utils.tensorboard import SummaryWriter
 
-        raise MissingExtraError("tensorboard", "tensorboard", "--tensorboard") from None
-    return SummaryWriter
+    return SummaryWriter(str(folder))
