@@ -92,12 +92,13 @@ CASES: dict[str, Callable[[Path], list[float]]] = {
 
 
 def machine() -> dict[str, str]:
-    """What must be equal for losses to be equal bit for bit: the kernels that torch chooses, and torch itself."""
+    """Return what must be equal for equal bits: the kernels that torch chooses, and torch itself."""
     import torch
 
-    cpu = next((line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "")
-    return {"cpu": cpu.partition(":")[2].strip(), "capability": torch.backends.cpu.get_cpu_capability(),
-            "torch": torch.__version__}  # fmt: skip
+    from vitreous.hardware import model_name
+
+    capability = torch.backends.cpu.get_cpu_capability()
+    return {"cpu": model_name(), "capability": capability, "torch": torch.__version__}
 
 
 if __name__ == "__main__":
