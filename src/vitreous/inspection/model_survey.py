@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from vitreous.inspection.attention import attention_distance, attention_entropy, attention_layers, stream_layers
 from vitreous.inspection.cells import Array, patch_cells
-from vitreous.inspection.positions import position_similarity
 from vitreous.inspection.query import LookError, batch_size, eval_mode, like_parameters
 from vitreous.models import CNN, ArticleCNN, ViT
 from vitreous.models.vit import Taps
@@ -119,7 +118,19 @@ def mean_similarity(tokens: Tensor) -> Tensor:
     return (unit.sum(dim=-2).square().sum(dim=-1) - P) / (P * (P - 1))
 
 
-def first_filters(model: nn.Module, most: int = _MOST_FILTERS) -> Filters | None:
+def position_similarity(model: ViT) -> Tensor | None:
+    """Return the similarity (rows, columns, rows, columns) of each position to all others (figure 7 of the paper).
+
+    None for a model that adds no positions to its tokens.
+    """
+    positions = model.positions()
+    if positions is None:
+        return None
+    patches = F.normalize(positions.detach()[0, int(model.config.has_class_token) :], dim=-1)  # (P, D)
+    return (patches @ patches.mT).view(*model.config.grid, *model.config.grid)
+
+
+def first_filters(model: nn.Module) -> Filters | None:
     """Return principal components of the filters of the first layer; None if that layer is unknown."""
     if isinstance(model, ViT) and model.stem is not None:
         layer, source = model.stem[0], "the first convolution of the stem"
@@ -133,7 +144,7 @@ def first_filters(model: nn.Module, most: int = _MOST_FILTERS) -> Filters | None
     assert isinstance(weight, Tensor)
     flat = weight.detach().flatten(1)  # (D, C·h·w)
     _, sizes, directions = torch.linalg.svd(flat - flat.mean(dim=0), full_matrices=False)
-    k = min(most, len(directions), len(flat) - 1 or 1)  # centring leaves at most D − 1 directions
+    k = min(_MOST_FILTERS, len(directions), len(flat) - 1 or 1)  # centring leaves at most D − 1 directions
     # the sign of a component is arbitrary: make its largest weight positive, so that images are reproducible
     largest = directions.abs().argmax(dim=1, keepdim=True)
     directions = directions * directions.gather(1, largest).sign()
