@@ -12,8 +12,8 @@ import numpy as np
 
 from vitreous.inspection import pictures, wording
 from vitreous.inspection.cells import Array
-from vitreous.inspection.examination import CONTROLS, MAPS, Examination
-from vitreous.inspection.faithfulness import Faithfulness
+from vitreous.inspection.examination import CONTROL, MAPS, Examination
+from vitreous.inspection.faithfulness import REFERENCE, Faithfulness
 from vitreous.inspection.model_survey import Survey, first_filters
 from vitreous.inspection.sheets import Tile, draw_sheet, draw_table
 from vitreous.inspection.subject import Subject
@@ -48,7 +48,7 @@ def _draw_maps(subject: Subject, class_names: Sequence[str]) -> DrawnFigure:
     tiles = [Tile(displayable(subject.pixels), (target, "the image"), result.cells)]
     for score in result.faithfulness.scores:
         drawn = result.maps[score.name]
-        verdict = "a control" if score.name in CONTROLS else score.verdict
+        verdict = "a control" if score.name == CONTROL else score.verdict
         lines = (drawn.kind.title, f"gain {number(score.gain, '.2f')}, {verdict}")
         picture = pictures.map_picture(drawn, subject.brightness, result.cells)
         tiles.append(Tile(picture, lines, result.cells, drawn.signed))
@@ -105,8 +105,8 @@ def _draw_tables(result: Examination, class_names: Sequence[str]) -> Iterator[Dr
 
 def _draw_faithfulness(judged: Faithfulness) -> DrawnFigure:
     """Draw deletion and insertion of the best map, occlusion, the control and the worst, over the random orders."""
-    ranked = [score.name for score in judged.scores if score.name not in ("ink", "occlusion")]
-    chosen = list(dict.fromkeys([ranked[0], "occlusion", "ink", ranked[-1]]))
+    ranked = [score.name for score in judged.scores if score.name not in (CONTROL, REFERENCE)]
+    chosen = list(dict.fromkeys([ranked[0], REFERENCE, CONTROL, ranked[-1]]))
     best = judged.scores[0]
     alt = (
         f"Deletion and insertion curves. The best map is {MAPS[best.name].title}: area {best.deletion:.2f} under"

@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from vitreous.inspection import pictures, wording
 from vitreous.inspection.cells import Array, Cells
-from vitreous.inspection.examination import CONTROLS, Examination
+from vitreous.inspection.examination import CONTROL, Examination
 from vitreous.inspection.faithfulness import Faithfulness, Score
 from vitreous.inspection.figures import head_scale, shown_classes
 from vitreous.inspection.model_survey import first_filters
@@ -47,7 +47,7 @@ def _view(
 ) -> Values:
     """Return what the template needs for one model."""
     result, judged, cells = subject.result, subject.result.faithfulness, subject.result.cells
-    ranked = sorted(judged.scores, key=lambda score: score.name in CONTROLS)  # best first, controls last
+    ranked = sorted(judged.scores, key=lambda score: score.name == CONTROL)  # best first, the control last
     view: Values = {
         "subject": subject,
         "name_inside": wording.mid_sentence(subject.name),
@@ -69,9 +69,7 @@ def _view(
         "advice": wording.advice(judged),
         "maps": [_panel(subject, score.name, score, rank) for rank, score in enumerate(ranked, start=1)],
         "pixel_maps": [
-            _panel(subject, name)
-            for name, drawn in result.maps.items()
-            if drawn.pixels is not None and name not in CONTROLS
+            _panel(subject, name) for name, drawn in result.maps.items() if drawn.pixels is not None and name != CONTROL
         ],
         "strip": _gain_strip(judged),
         "random_gains": judged.random_gains,
@@ -105,12 +103,12 @@ def _panel(subject: Subject, name: str, score: Score | None = None, rank: int | 
     low_end, high_end = scale_ends.get(drawn.kind.unit, ("none", "most"))
     return {
         "drawn": drawn,
-        "control": name in CONTROLS,
+        "control": name == CONTROL,
         "svg": pictures.map_svg(picture, cells, f"{drawn.kind.title} {where}.", on_white=drawn.signed),
         "low": low_end,
         "high": high_end,
         "score": score,
-        "rank": None if name in CONTROLS else rank,
+        "rank": None if name == CONTROL else rank,
     }
 
 
