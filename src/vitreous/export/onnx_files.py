@@ -80,7 +80,7 @@ def export_onnx(run: Run, path: Path, full: bool = True, *, for_browser: bool = 
 
 
 def _write(proto: ModelProto, stream: IO[bytes]) -> None:
-    """Make the valid graph the whole content of the file."""
+    """Check the graph and replace the content of the file by it."""
     import onnx
 
     onnx.checker.check_model(proto, full_check=True)

@@ -53,7 +53,7 @@ class Survey:
 
 
 def survey(model: ViT, images: Tensor) -> Survey:
-    """Measure a ViT over normalised images (B, C, height, width); a hundred are enough."""
+    """Measure a ViT over normalised images (B, C, height, width)."""
     if images.dim() != 4 or not len(images):
         raise LookError(f"the survey images have shape {tuple(images.shape)}; expected one or more, (B, C, h, w)")
     with eval_mode(model), torch.no_grad():

@@ -67,7 +67,7 @@ def _view(
         ],
         "most_important": wording.most_important(result, class_names, subject.part),
         "advice": wording.advice(judged),
-        "maps": [_panel(subject, score.name, score, rank) for rank, score in enumerate(ranked, start=1)],
+        "maps": [_panel(subject, score.name, score) for score in ranked],
         "pixel_maps": [
             _panel(subject, name) for name, drawn in result.maps.items() if drawn.pixels is not None and name != CONTROL
         ],
@@ -88,7 +88,7 @@ def _view(
     return view
 
 
-def _panel(subject: Subject, name: str, score: Score | None = None, rank: int | None = None) -> Values:
+def _panel(subject: Subject, name: str, score: Score | None = None) -> Values:
     """Return a map on the cells with its score, or without one the map at every pixel."""
     cells, drawn, by_pixel = subject.result.cells, subject.result.maps[name], score is None
     best = wording.place(int(drawn.cells.argmax()), cells.grid)
@@ -108,7 +108,6 @@ def _panel(subject: Subject, name: str, score: Score | None = None, rank: int | 
         "low": low_end,
         "high": high_end,
         "score": score,
-        "rank": None if name == CONTROL else rank,
     }
 
 

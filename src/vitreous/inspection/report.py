@@ -131,12 +131,12 @@ def _check(pixels: NDArray[Any], models: Sequence[ModelInput], class_names: Sequ
             f"image_pixels has shape {pixels.shape} and type {pixels.dtype}; expected bytes (uint8) of shape"
             " (channels, height, width)"
         )
-    for config in (each.config for each in models):
-        if config.model.num_classes != len(class_names):
+    for each in models:
+        count = each.config.model.num_classes
+        if count != len(class_names):
             raise LookError(
-                f"{len(class_names)} class names were given and the model {config.name!r} has"
-                f" {config.model.num_classes} classes; give one name per class, and compare only models with the same"
-                " classes"
+                f"{len(class_names)} class names were given and the model {each.config.name!r} has {count} classes;"
+                " give one name per class, and compare only models with the same classes"
             )
     if label is not None and not 0 <= label < len(class_names):
         raise LookError(f"label={label}: the classes are 0 to {len(class_names) - 1}")
