@@ -174,7 +174,7 @@ def draw(groups: Sequence[Sequence[Row]], fits: Sequence[Row], folder: Path) -> 
             whole = rows[0]["axis"].startswith("images")
             grid[0][column].set_ylabel("ms per epoch" if whole else "ms per step")
             grid[1][column].set_ylabel("MB, whole command" if whole else "MB above the start")
-        finish_figure(figure, FIGURE, folder)
+        finish_figure(figure, FIGURE).write(folder)
 
 
 def main() -> None:

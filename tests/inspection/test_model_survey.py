@@ -9,8 +9,7 @@ from sklearn.decomposition import PCA
 
 from vitreous.inspection import survey
 from vitreous.inspection.cells import patch_cells
-from vitreous.inspection.model_survey import first_filters, mean_similarity
-from vitreous.inspection.positions import position_similarity
+from vitreous.inspection.model_survey import first_filters, mean_similarity, position_similarity
 
 
 def test_all_results_have_their_shapes(any_vit, image_for) -> None:

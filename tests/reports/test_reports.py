@@ -73,24 +73,16 @@ def test_maps_have_the_right_ends():
     assert colors.sequential_map().name == "cividis"
 
 
-def test_page_is_whole_and_escapes():
-    page = pages.html_page("<i>a & b</i>", "<script>alert(1)</script>", description='say "hi"')
-    assert "<script>" not in page
-    assert "<title>&lt;i&gt;a &amp; b&lt;/i&gt;</title>" in page
-    assert "--vit:" in page
-    assert "<b>kept</b>" in pages.html_page("t", Markup("<b>kept</b>"))
-    assert not re.search(r"https?://", page)
-
-
 def test_figure_is_written_and_inlined_with_variables(tmp_path: Path):
     with figures.figure_style("lines", 320, 200) as figure:
         axes = figure.add_subplot()
         axes.plot([0, 1], [0, 1], "o-", color=THEME["vit"][0])
         axes.set_title("cost in $ and #0b7f7c, <b>")  # neither a formula nor a colour
-        drawn = figures.finish_figure(figure, "lines", tmp_path)
+        drawn = figures.finish_figure(figure, "lines", alt='what it "shows"')
+    drawn.write(tmp_path)
     assert (tmp_path / "lines.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "lines.svg").read_text(encoding="utf-8") == drawn.svg
-    inline = drawn.inline('what it "shows"')
+    inline = drawn.inline()
     assert "var(--vit)" in inline
     assert "var(--ink)" in inline
     assert "cost in $ and #0b7f7c, &lt;b&gt;" in inline
@@ -101,12 +93,12 @@ def test_figure_is_written_and_inlined_with_variables(tmp_path: Path):
     assert set(references) <= set(re.findall(r'\bid="([^"]+)"', inline))
 
 
-def test_the_same_figure_gives_the_same_file(tmp_path: Path):
+def test_the_same_figure_gives_the_same_file():
     svgs = []
     for _ in range(2):
         with figures.figure_style("same", 160, 120) as figure:
             figure.add_subplot().plot([0, 1], [1, 0], "s-")
-            svgs.append(figures.finish_figure(figure, "same", tmp_path).svg)
+            svgs.append(figures.finish_figure(figure, "same").svg)
     assert svgs[0] == svgs[1]
 
 
@@ -140,20 +132,27 @@ def test_confusion_needs_only_counts():
 
 def test_report_is_written_whole_with_its_figures_and_files(tmp_path: Path):
     template = tmp_path / "t.html.jinja"
-    template.write_text('{% extends "base.html.jinja" %}{% block main %}<p>{{ share | percent(1) }}</p>{% endblock %}')
+    main = "<p>{{ share | percent(1) }}</p>{{ text }}{{ html }}"
+    template.write_text('{% extends "base.html.jinja" %}{% block main %}' + main + "{% endblock %}")
     with figures.figure_style("one", 160, 120) as figure:
         figure.add_subplot().plot([0, 1])
         drawn = figures.finish_figure(figure, "one")
-    values = {"title": "a & b", "description": "99 % < 100 %", "figures": [drawn], "share": 0.5}
-    page = pages.write_report(
-        tmp_path / "new" / "r.html", template, **values, beside={"r.json": {"é": 1.5}, "r.csv": "a,b\n"}
-    )
+    values = {"title": "<i>a & b</i>", "description": "99 % < 100 %", "figures": [drawn], "share": 0.5}
+    values |= {"text": "<script>alert(1)</script>", "html": Markup("<b>kept</b>")}
+    beside = {"r.json": {"é": 1.5}, "r.csv": "a,b\n", "r.bin": b"\xff\n"}
+    page = pages.write_report(tmp_path / "new" / "r.html", template, **values, beside=beside)
     text = page.read_text(encoding="utf-8")
     assert text.startswith("<!doctype html>")
-    assert "<h1>a &amp; b</h1>" in text
+    assert "<title>&lt;i&gt;a &amp; b&lt;/i&gt;</title>" in text
+    assert "<h1>&lt;i&gt;a &amp; b&lt;/i&gt;</h1>" in text
+    assert "<script>" not in text
+    assert "<b>kept</b>" in text
+    assert "--vit:" in text
+    assert not re.search(r"https?://", text)
     assert "99\u00a0% &lt; 100\u00a0%" in text
     assert "<p>50.0 %</p>" in text
-    assert {path.name for path in page.parent.rglob("*.*")} == {"r.html", "r.json", "r.csv", "one.svg", "one.png"}
+    assert {path.name for path in page.parent.rglob("*.*")} == {"r.html", *beside, "one.svg", "one.png"}
+    assert (page.parent / "r.bin").read_bytes() == b"\xff\n"
     assert json.loads((page.parent / "r.json").read_text(encoding="utf-8")) == {"é": 1.5}
     with pytest.raises(RunError, match=r"cannot write the report into .*; name another folder"):
         pages.write_report(template / "r.html", template, **values)

@@ -19,7 +19,7 @@ from vitreous.data.digits import load_digits
 from vitreous.data.splits import Split
 from vitreous.export.images import fit_to_model, local_dataset
 from vitreous.inspection.cells import patch_cells
-from vitreous.runs import BUNDLED, Run
+from vitreous.runs import Run
 
 Entry = dict[str, Any]
 SAMPLES = 100
@@ -97,27 +97,24 @@ def run_for_samples(runs: Sequence[Run]) -> Run:
     return next((run for run, shape in shapes if shape == PAGE_IMAGE), runs[0])
 
 
-def sample_digits(run: Run, count: int = SAMPLES) -> dict[str, Any]:
-    """Return about `count` test images at the model's size, alternating classes: {"samples": [{"label", "pixels"}]}.
+def sample_digits(run: Run) -> dict[str, Any]:
+    """Return test images at the model's size, alternating classes: {"samples": [{"label", "pixels"}]}.
 
-    They come from the run's test set if it is on this machine, else from the bundled MNIST samples or the digits.
+    They come from the run's test set if it is on this machine, else from the digits.
     """
     dataset = local_dataset(run)
-    bundled = BUNDLED / "samples.json"
     if dataset is not None:
-        return _samples(dataset.test, dataset.class_names, run, count)
-    if run.config.data.name == "mnist" and run.config.model.image_size == (28, 28) and bundled.is_file():
-        return dict(json.loads(bundled.read_text(encoding="utf-8")))
+        return _samples(dataset.test, dataset.class_names, run)
     digits = load_digits()
-    return _samples(digits.splits["test"], digits.class_names, run, count)
+    return _samples(digits.splits["test"], digits.class_names, run)
 
 
-def _samples(split: Split, class_names: Sequence[str], run: Run, count: int) -> dict[str, Any]:
-    per_class = max(1, count // len(class_names))
+def _samples(split: Split, class_names: Sequence[str], run: Run) -> dict[str, Any]:
+    per_class = max(1, SAMPLES // len(class_names))
     by_class = [
         torch.nonzero(split.labels == label).flatten()[:per_class].tolist() for label in range(len(class_names))
     ]
-    chosen = [indices[i] for i in range(per_class) for indices in by_class if i < len(indices)][:count]
+    chosen = [indices[i] for i in range(per_class) for indices in by_class if i < len(indices)][:SAMPLES]
     return {
         "samples": [
             {"label": class_names[label], "pixels": base64.b64encode(image.numpy().tobytes()).decode()}

@@ -21,6 +21,8 @@ from torch import Tensor, nn
 import vitreous
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import VitreousError, require_packages
+from vitreous.inspection.attention import stream_layers
+from vitreous.inspection.model_survey import position_similarity
 from vitreous.models import ViT, count_parameters
 from vitreous.models.vit import Taps
 from vitreous.runs import Run
@@ -81,9 +83,8 @@ class Full(Lean):
             torch.stack([taps[f"blocks.{layer}.{name}"] for layer in range(depth)], dim=1)
             for name in ("attention", "q", "k", "v")
         )
-        key_mask = F.pad(kept, (1, 0), value=True) if self.model.config.has_class_token else kept
-        stream = [taps["tokens"], *(taps[f"blocks.{layer}.output"] for layer in range(depth))]
-        lens = torch.stack([self.model.classify(tokens, key_mask) for tokens in stream], dim=1)
+        key_mask = self.model.token_mask(kept)
+        lens = torch.stack([self.model.classify(tokens, key_mask) for tokens in stream_layers(taps, depth)], dim=1)
         return logits, logits.softmax(dim=-1), attention, lens, *qkv
 
 
@@ -184,20 +185,16 @@ def _make_optional(proto: ModelProto, inputs: dict[str, Tensor]) -> None:
         graph.initializer.append(numpy_helper.from_array(inputs[name].numpy(), name))
 
 
-def without_defaults(proto: ModelProto) -> ModelProto:
-    """Return the graph with its masks required: onnxruntime-web rejects inputs with a default ("invalid input")."""
-    from onnx import ModelProto
-
-    copy = ModelProto()
-    copy.CopyFrom(proto)
-    kept = [tensor for tensor in copy.graph.initializer if tensor.name not in MASKS]
-    del copy.graph.initializer[:]
-    copy.graph.initializer.extend(kept)
-    return copy
+def make_masks_required(proto: ModelProto) -> None:
+    """Remove the masks' defaults again: onnxruntime-web rejects inputs that have one ("invalid input")."""
+    kept = [tensor for tensor in proto.graph.initializer if tensor.name not in MASKS]
+    del proto.graph.initializer[:]
+    proto.graph.initializer.extend(kept)
 
 
 def describe(run: Run, model: nn.Module, meanings: dict[str, str]) -> dict[str, Any]:
     """Return the file's metadata; each value is stored as JSON."""
+    similarity = position_similarity(model) if isinstance(model, ViT) else None
     return {
         "run": run.path.resolve().name,
         "vitreous_version": vitreous.__version__,
@@ -206,14 +203,11 @@ def describe(run: Run, model: nn.Module, meanings: dict[str, str]) -> dict[str, 
         "model": run.config.model.model_dump(mode="json"),
         "parameters": count_parameters(model),
         "accuracy": run.record.results.test.accuracy if run.record.results.test else None,
-        "position_similarity": _position_similarity(model),
+        "position_similarity": None if similarity is None else _rounded_rows(similarity),
         "meanings": meanings,
     }
 
 
-def _position_similarity(model: nn.Module) -> list[list[float]] | None:
-    """Return the cosine of each pair of positions, (P, P); None if none are added to the tokens."""
-    if not isinstance(model, ViT) or (positions := model.positions()) is None:
-        return None
-    unit = F.normalize(positions.detach()[0, int(model.config.has_class_token) :], dim=-1)
-    return [[round(value, 4) for value in row] for row in (unit @ unit.mT).tolist()]
+def _rounded_rows(similarity: Tensor) -> list[list[float]]:
+    """(rows, columns, rows, columns) → (P, P)."""
+    return [[round(value, 4) for value in row] for row in similarity.flatten(2).flatten(0, 1).tolist()]

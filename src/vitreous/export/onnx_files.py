@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -13,7 +12,7 @@ from typing import IO, TYPE_CHECKING
 import vitreous
 from vitreous.downloads.cache import cache_dir
 from vitreous.downloads.files import replacing, sha256_of
-from vitreous.export.graph import ExportError, build_graph, require_export_packages, without_defaults
+from vitreous.export.graph import ExportError, build_graph, make_masks_required, require_export_packages
 from vitreous.export.parity import Parity, check_parity
 from vitreous.hardware import prepare
 from vitreous.models import ViT
@@ -38,21 +37,13 @@ class Exported:
     elapsed_seconds: float
 
 
-def export_onnx(run: Run, path: Path, full: bool = True) -> Exported:
+def export_onnx(run: Run, path: Path, full: bool = True, *, for_browser: bool = False) -> Exported:
     """Write the run's model to `path` as one ONNX file, after checking it; a failed check leaves no file.
 
     `full` (ViTs only) adds the optional inputs `head_mask` and `token_mask` and the outputs `attention`, `lens`,
-    `queries`, `keys` and `values`. Otherwise the graph is `pixels` → `logits`, `probabilities`.
+    `queries`, `keys` and `values`. Otherwise the graph is `pixels` → `logits`, `probabilities`. `for_browser`: once
+    the file is checked, the masks lose their defaults.
     """
-    return _export(run, path, full)
-
-
-def export_for_browser(run: Run, path: Path) -> Exported:
-    """Write the full graph, checked like `export_onnx`'s, without the masks' defaults (see `without_defaults`)."""
-    return _export(run, path, full=True, finish=without_defaults)
-
-
-def _export(run: Run, path: Path, full: bool, finish: Callable[[ModelProto], ModelProto] | None = None) -> Exported:
     require_export_packages()
     import onnx
 
@@ -68,8 +59,9 @@ def _export(run: Run, path: Path, full: bool, finish: Callable[[ModelProto], Mod
         with replacing(path) as stream:
             _write(proto, stream)
             parity = check_parity(Path(stream.name), run, model, full)
-            if finish is not None:
-                _write(finish(proto), stream)
+            if for_browser:
+                make_masks_required(proto)
+                _write(proto, stream)
     except onnx.checker.ValidationError as error:
         raise ExportError(f"onnx.checker refuses the graph: {str(error).splitlines()[0]}; please report it") from None
     except OSError as error:
@@ -88,7 +80,7 @@ def _export(run: Run, path: Path, full: bool, finish: Callable[[ModelProto], Mod
 
 
 def _write(proto: ModelProto, stream: IO[bytes]) -> None:
-    """Make the valid graph the whole content of the file."""
+    """Check the graph and replace the content of the file by it."""
     import onnx
 
     onnx.checker.check_model(proto, full_check=True)

@@ -40,8 +40,8 @@ MAPS = {
     "hires-cam": MapKind("HiResCAM", "Features of the last convolution × their gradient, position by position."),
     "ink": MapKind("Ink alone", "A control without the model: how far pixels differ from the background."),
 }
-#: Controls are scored like maps but explain nothing.
-CONTROLS = frozenset({"ink"})
+#: Scored like the maps, but explains nothing.
+CONTROL = "ink"
 
 
 @dataclass(frozen=True)

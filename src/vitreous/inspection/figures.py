@@ -1,79 +1,77 @@
-"""The figures of the report as PNG and SVG files: charts by matplotlib in the shared style, and sheets of maps.
+"""The figures of the report: charts by matplotlib in the shared style, and sheets of maps.
 
 Shapes: L layers, H heads, cells in `rows` × `columns`, S + 1 points on a curve, M random orders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
-from markupsafe import Markup
 
 from vitreous.inspection import pictures, wording
 from vitreous.inspection.cells import Array
-from vitreous.inspection.examination import CONTROLS, MAPS, Examination
-from vitreous.inspection.faithfulness import Faithfulness
+from vitreous.inspection.examination import CONTROL, MAPS, Examination
+from vitreous.inspection.faithfulness import REFERENCE, Faithfulness
 from vitreous.inspection.model_survey import Survey, first_filters
-from vitreous.inspection.sheets import Tile, write_sheet, write_table
+from vitreous.inspection.sheets import Tile, draw_sheet, draw_table
 from vitreous.inspection.subject import Subject
 from vitreous.reports.colors import light
-from vitreous.reports.figures import figure_style, finish_figure
+from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
 from vitreous.reports.formats import number, percent
+from vitreous.reports.tiles import displayable
 
 #: Lines differ in dash and marker as well as in colour.
 _LINES = (("vit", "-", "o"), ("cnn", "--", "s"), ("model-3", "-.", "^"), ("model-5", ":", "D"))
 _MOST_CLASSES = 10
 
 
-def draw_figures(subject: Subject, prefix: str, class_names: Sequence[str], folder: Path) -> dict[str, Markup]:
-    """Write all figures of one model into `folder`; return the charts for the page."""
-    result, brightness = subject.result, pictures.grey(subject.pixels)
-    target = class_names[result.target]
-    tiles = [Tile(pictures.plain_picture(subject.pixels), (target, "the image"), result.cells)]
-    for score in result.faithfulness.scores:
-        drawn = result.maps[score.name]
-        verdict = "a control" if score.name in CONTROLS else score.verdict
-        lines = (drawn.kind.title, f"gain {number(score.gain, '.2f')}, {verdict}")
-        tiles.append(Tile(pictures.map_picture(drawn, brightness, result.cells), lines, result.cells, drawn.signed))
-    title = f"Maps for “{target}”, ranked by insertion − deletion"
-    write_sheet(folder, f"{prefix}maps", title, tiles, columns=5)
+def draw_figures(subject: Subject, class_names: Sequence[str], prefix: str) -> dict[str, DrawnFigure]:
+    """Draw all figures of one model, by name; the names of their files start with `prefix`."""
+    figures = [_draw_maps(subject, class_names), _draw_faithfulness(subject.result.faithfulness)]
     filters = first_filters(subject.model)
     if filters is not None:
         tiles = [Tile(pictures.filter_picture(component)) for component in filters.components]
-        title = f"Principal components of {filters.source}"
-        write_sheet(folder, f"{prefix}filters", title, tiles, columns=7, width=64)
-    charts = {"judgement": _draw_faithfulness(result.faithfulness, f"{prefix}judgement", folder)}
+        figures.append(draw_sheet("filters", f"Principal components of {filters.source}", tiles, columns=7, width=64))
     if subject.survey is not None:
-        _draw_heads(subject, brightness, folder, prefix)
-        _draw_tables(result, class_names, folder, prefix)
-        charts["depth"] = _draw_depth(subject.survey, f"{prefix}depth", folder)
+        figures += [*_draw_heads(subject), *_draw_tables(subject.result, class_names), _draw_depth(subject.survey)]
         if subject.survey.position_similarity is not None:
             tile = Tile(pictures.positions_picture(subject.survey.position_similarity))
             title = "Similarity of positions, −1 (blue) to 1 (orange)"
-            write_sheet(folder, f"{prefix}positions", title, [tile], columns=1, width=560)
-    return charts
+            figures.append(draw_sheet("positions", title, [tile], columns=1, width=560))
+    return {figure.name: replace(figure, name=prefix + figure.name) for figure in figures}
 
 
-def _draw_heads(subject: Subject, brightness: Array, folder: Path, prefix: str) -> None:
+def _draw_maps(subject: Subject, class_names: Sequence[str]) -> DrawnFigure:
+    result, target = subject.result, class_names[subject.result.target]
+    tiles = [Tile(displayable(subject.pixels), (target, "the image"), result.cells)]
+    for score in result.faithfulness.scores:
+        drawn = result.maps[score.name]
+        verdict = "a control" if score.name == CONTROL else score.verdict
+        lines = (drawn.kind.title, f"gain {number(score.gain, '.2f')}, {verdict}")
+        picture = pictures.map_picture(drawn, subject.brightness, result.cells)
+        tiles.append(Tile(picture, lines, result.cells, drawn.signed))
+    return draw_sheet("maps", f"Maps for “{target}”, ranked by insertion − deletion", tiles, columns=5)
+
+
+def _draw_heads(subject: Subject) -> Iterator[DrawnFigure]:
     attention, cells = subject.result.attention, subject.result.cells
     assert attention is not None
     patch = f"the patch in {wording.place(attention.patch, cells.grid)}"
-    views = {
-        "heads": (attention.readout, subject.readout),
-        "heads-from-patch": (attention.from_patch(attention.patch), patch),
-    }
-    for name, (weights, origin) in views.items():
+    for name, weights, origin in (
+        ("heads", attention.readout, subject.readout),
+        ("heads-from-patch", attention.from_patch(attention.patch), patch),
+    ):
         high, end = head_scale(weights)
-        shown = pictures.amount_picture(brightness, pictures.spread(weights, cells), high)  # (L, H, h, w, 3)
+        shown = pictures.amount_picture(subject.brightness, pictures.spread(weights, cells), high)  # (L, H, h, w, 3)
         L, H = weights.shape[:2]
         tiles = [
             Tile(shown[layer, head], (f"layer {layer + 1}, head {head + 1}",), cells)
             for head in range(H)
             for layer in range(L)
         ]
-        write_sheet(folder, prefix + name, f"Attention from {origin}: 0 to {end}", tiles, columns=L, width=112)
+        yield draw_sheet(name, f"Attention from {origin}: 0 to {end}", tiles, columns=L, width=112)
 
 
 def head_scale(weights: Array) -> tuple[float, str]:
@@ -93,23 +91,28 @@ def shown_classes(result: Examination) -> list[int]:
     return best if result.target in best else [*best[:-1], result.target]
 
 
-def _draw_tables(result: Examination, class_names: Sequence[str], folder: Path, prefix: str) -> None:
+def _draw_tables(result: Examination, class_names: Sequence[str]) -> Iterator[DrawnFigure]:
     assert result.logit_lens is not None
     assert result.head_effects is not None
     layers = [f"layer {layer + 1}" for layer in range(len(result.head_effects))]
     classes = shown_classes(result)
     lens = (result.logit_lens[:, classes].T, [class_names[k] for k in classes], ["input", *layers])
-    write_table(folder, f"{prefix}logit-lens", "Prediction after each layer", *lens, signed=False)
+    yield draw_table("logit-lens", "Prediction after each layer", *lens, signed=False)
     heads = [f"head {head + 1}" for head in range(result.head_effects.shape[1])]
     title = "Drop of log-odds without the head"
-    write_table(folder, f"{prefix}head-effects", title, result.head_effects.T, heads, layers, signed=True)
+    yield draw_table("head-effects", title, result.head_effects.T, heads, layers, signed=True)
 
 
-def _draw_faithfulness(judged: Faithfulness, name: str, folder: Path) -> Markup:
+def _draw_faithfulness(judged: Faithfulness) -> DrawnFigure:
     """Draw deletion and insertion of the best map, occlusion, the control and the worst, over the random orders."""
-    ranked = [score.name for score in judged.scores if score.name not in ("ink", "occlusion")]
-    chosen = list(dict.fromkeys([ranked[0], "occlusion", "ink", ranked[-1]]))
-    with figure_style(name, 800, 264) as figure:
+    ranked = [score.name for score in judged.scores if score.name not in (CONTROL, REFERENCE)]
+    chosen = list(dict.fromkeys([ranked[0], REFERENCE, CONTROL, ranked[-1]]))
+    best = judged.scores[0]
+    alt = (
+        f"Deletion and insertion curves. The best map is {MAPS[best.name].title}: area {best.deletion:.2f} under"
+        f" deletion and {best.insertion:.2f} under insertion."
+    )
+    with figure_style("judgement", 800, 264) as figure:
         axes = figure.subplots(1, 2, sharey=True)
         panels = (
             (axes[0], "Deletion: cells occluded", judged.deletion_curves, judged.random_deletion),
@@ -129,18 +132,17 @@ def _draw_faithfulness(judged: Faithfulness, name: str, folder: Path) -> Markup:
         handles, labels = axes[0].get_legend_handles_labels()
         # the font of the browser may be wider than the one matplotlib measures: leave room
         figure.legend(handles, labels, loc="outside right center", borderpad=2)
-        drawn = finish_figure(figure, name, folder)
-    best = judged.scores[0]
-    alt = (
-        f"Deletion and insertion curves. The best map is {MAPS[best.name].title}: area {best.deletion:.2f} under"
-        f" deletion and {best.insertion:.2f} under insertion."
-    )
-    return Markup(drawn.inline(alt))
+        return finish_figure(figure, "judgement", alt=alt)
 
 
-def _draw_depth(survey: Survey, name: str, folder: Path) -> Markup:
+def _draw_depth(survey: Survey) -> DrawnFigure:
     """Draw attention distance, attention entropy, token norms and patch similarity by layer."""
-    with figure_style(name, 1024, 232) as figure:
+    means, alike = survey.attention_distance_pixels.mean(axis=1), survey.patch_similarity
+    alt = (
+        f"Layer by layer: mean attention distance goes from {means[0]:.1f} to {means[-1]:.1f} pixels, similarity of"
+        f" patches from {alike[0]:.2f} to {alike[-1]:.2f}."
+    )
+    with figure_style("depth", 1024, 232) as figure:
         distance, entropy, norms, similarity = figure.subplots(1, 4)
         uniform = survey.uniform_distance_pixels
         distance.axhline(uniform, color=light("ink-soft"), linewidth=1, linestyle=(0, (3, 2)))
@@ -169,10 +171,4 @@ def _draw_depth(survey: Survey, name: str, folder: Path) -> Markup:
             ticks = list(range(first, depth + 1, max(1, (depth - first + 1) // 6)))
             axis.set_xticks(ticks, ["in" if tick == 0 else str(tick) for tick in ticks])
             axis.set(xlabel="layer", xlim=(first - 0.5, depth + 0.5))
-        drawn = finish_figure(figure, name, folder)
-    means, alike = survey.attention_distance_pixels.mean(axis=1), survey.patch_similarity
-    alt = (
-        f"Layer by layer: mean attention distance goes from {means[0]:.1f} to {means[-1]:.1f} pixels, similarity of"
-        f" patches from {alike[0]:.2f} to {alike[-1]:.2f}."
-    )
-    return Markup(drawn.inline(alt))
+        return finish_figure(figure, "depth", alt=alt)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from vitreous.inspection.attention import attention_distance, attention_entropy, attention_layers, stream_layers
 from vitreous.inspection.cells import Array, patch_cells
-from vitreous.inspection.positions import position_similarity
 from vitreous.inspection.query import LookError, batch_size, eval_mode, like_parameters
 from vitreous.models import CNN, ArticleCNN, ViT
 from vitreous.models.vit import Taps
@@ -54,21 +53,17 @@ class Survey:
 
 
 def survey(model: ViT, images: Tensor) -> Survey:
-    """Measure a ViT over normalised images (B, C, height, width); a hundred are enough."""
+    """Measure a ViT over normalised images (B, C, height, width)."""
     if images.dim() != 4 or not len(images):
         raise LookError(f"the survey images have shape {tuple(images.shape)}; expected one or more, (B, C, h, w)")
     with eval_mode(model), torch.no_grad():
         images = like_parameters(model, images)
         # the taps hold the N × N weights of every layer, so use smaller batches than for logits alone
-        batches = images.split(max(1, batch_size(model, images[0]) // 4))
-        parts = [_measure(model, batch) for batch in batches]
-        means = {
-            name: sum(part[name] * len(batch) for part, batch in zip(parts, batches, strict=True)) / len(images)
-            for name in parts[0]
-        }
-    measured: dict[str, Any] = {name: torch.as_tensor(mean).cpu().numpy() for name, mean in means.items()}
-    centres, _ = _centres(model, images)
-    uniform = torch.full((len(centres), len(centres)), 1 / len(centres)).to(centres)
+        parts = [_measure(model, batch) for batch in images.split(max(1, batch_size(model, images[0]) // 4))]
+    means: dict[str, Any] = {
+        name: torch.cat([part[name] for part in parts]).mean(dim=0).cpu().numpy() for name in parts[0]
+    }
+    centres = torch.as_tensor(patch_cells(model.config).centres).to(images)
     filters, similarity = first_filters(model), position_similarity(model)
     assert filters is not None
     return Survey(
@@ -76,20 +71,21 @@ def survey(model: ViT, images: Tensor) -> Survey:
         filters=filters.components,
         filters_explained=filters.explained,
         position_similarity=None if similarity is None else similarity.cpu().numpy(),
-        uniform_distance_pixels=float(attention_distance(uniform, centres, has_class_token=False)),
-        **measured,
+        uniform_distance_pixels=float(torch.cdist(centres, centres).mean()),
+        **means,
     )
 
 
 def _measure(model: ViT, images: Tensor) -> dict[str, Tensor]:
-    """Return means over a batch by name, each (L, H) or (L + 1,)."""
+    """Return measurements by name, each (B, L, H) or (B, L + 1)."""
     config = model.config
     taps: Taps = {}
     model(images, taps)
     weights = torch.stack(attention_layers(taps, config.depth), dim=1)  # (B, L, H, N, N)
     stream = torch.stack(stream_layers(taps, config.depth), dim=1)  # (B, L + 1, N, D)
     patches = stream[:, :, int(config.has_class_token) :]
-    in_pixels, in_patches = _centres(model, weights)
+    in_pixels = torch.as_tensor(patch_cells(config).centres).to(weights)  # (P, 2)
+    in_patches = torch.cartesian_prod(*(torch.arange(count) for count in config.grid)).to(weights)
     measured = {
         "attention_distance_pixels": attention_distance(weights, in_pixels, config.has_class_token),
         "attention_distance_patches": attention_distance(weights, in_patches, config.has_class_token),
@@ -99,14 +95,7 @@ def _measure(model: ViT, images: Tensor) -> dict[str, Tensor]:
     }
     if config.has_class_token:
         measured["class_norms"] = stream[:, :, 0].norm(dim=-1)
-    return {name: values.mean(dim=0) for name, values in measured.items()}
-
-
-def _centres(model: ViT, like: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the centres of the patches, (P, 2), in pixels and in patches."""
-    rows, columns = model.config.grid
-    in_patches = torch.cartesian_prod(torch.arange(rows), torch.arange(columns)).view(-1, 2)
-    return torch.as_tensor(patch_cells(model.config).centres).to(like), in_patches.to(like)
+    return measured
 
 
 def mean_similarity(tokens: Tensor) -> Tensor:
@@ -119,7 +108,19 @@ def mean_similarity(tokens: Tensor) -> Tensor:
     return (unit.sum(dim=-2).square().sum(dim=-1) - P) / (P * (P - 1))
 
 
-def first_filters(model: nn.Module, most: int = _MOST_FILTERS) -> Filters | None:
+def position_similarity(model: ViT) -> Tensor | None:
+    """Return the similarity (rows, columns, rows, columns) of each position to all others (figure 7 of the paper).
+
+    None for a model that adds no positions to its tokens.
+    """
+    positions = model.positions()
+    if positions is None:
+        return None
+    patches = F.normalize(positions.detach()[0, int(model.config.has_class_token) :], dim=-1)  # (P, D)
+    return (patches @ patches.mT).view(*model.config.grid, *model.config.grid)
+
+
+def first_filters(model: nn.Module) -> Filters | None:
     """Return principal components of the filters of the first layer; None if that layer is unknown."""
     if isinstance(model, ViT) and model.stem is not None:
         layer, source = model.stem[0], "the first convolution of the stem"
@@ -133,7 +134,7 @@ def first_filters(model: nn.Module, most: int = _MOST_FILTERS) -> Filters | None
     assert isinstance(weight, Tensor)
     flat = weight.detach().flatten(1)  # (D, C·h·w)
     _, sizes, directions = torch.linalg.svd(flat - flat.mean(dim=0), full_matrices=False)
-    k = min(most, len(directions), len(flat) - 1 or 1)  # centring leaves at most D − 1 directions
+    k = min(_MOST_FILTERS, len(directions), len(flat) - 1 or 1)  # centring leaves at most D − 1 directions
     # the sign of a component is arbitrary: make its largest weight positive, so that images are reproducible
     largest = directions.abs().argmax(dim=1, keepdim=True)
     directions = directions * directions.gather(1, largest).sign()

@@ -6,90 +6,81 @@ Shapes: L layers, H heads, P patches, K classes, cells in `rows` × `columns`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
 from vitreous.inspection import pictures, wording
 from vitreous.inspection.cells import Array, Cells
-from vitreous.inspection.examination import CONTROLS, Examination, Map
+from vitreous.inspection.examination import CONTROL, Examination
 from vitreous.inspection.faithfulness import Faithfulness, Score
 from vitreous.inspection.figures import head_scale, shown_classes
 from vitreous.inspection.model_survey import first_filters
 from vitreous.inspection.subject import Subject
 from vitreous.models import count_parameters
+from vitreous.reports.figures import DrawnFigure
 from vitreous.reports.formats import number, percent
-from vitreous.reports.pages import html_page, page_environment
+from vitreous.reports.tiles import displayable
 
-_HERE = Path(__file__).parent
 #: Above this number of patches there is no view per patch: the page would have many megabytes.
 MOST_VIEWS = 64
+Values = dict[str, Any]  # for the template, by name
 
 
-def build_page(
+def page_values(
     subjects: Sequence[Subject],
-    charts: Sequence[Mapping[str, Markup]],
+    figures: Sequence[Mapping[str, DrawnFigure]],
     class_names: Sequence[str],
     label: int | None,
-    notes: Sequence[str],
-    summary: str,
-    array_names: Mapping[str, str],
-) -> str:
-    template = page_environment(_HERE).get_template("look.html.jinja")
-    body = template.render(
-        views=[_view(*each, class_names, label) for each in zip(subjects, charts, strict=True)],
-        summary=summary,
-        notes=notes,
-        arrays=array_names,
-        bars={signed: pictures.data_uri(pictures.scale_bar(signed)) for signed in (False, True)},
-        number=lambda value: number(value, ".2f"),
-        percent=percent,
-        verdicts=wording.VERDICTS,
-        filter_uri=lambda component: pictures.data_uri(pictures.filter_picture(component)),
-    )
-    return html_page(f"Look: {summary}", Markup(body), description=summary)
+) -> Values:
+    return {
+        "views": [_view(*each, class_names, label) for each in zip(subjects, figures, strict=True)],
+        "bars": {signed: pictures.data_uri(pictures.scale_bar(signed)) for signed in (False, True)},
+        "verdicts": wording.VERDICTS,
+        "filter_uri": lambda component: pictures.data_uri(pictures.filter_picture(component)),
+    }
 
 
 def _view(
-    subject: Subject, charts: Mapping[str, Markup], class_names: Sequence[str], label: int | None
-) -> dict[str, Any]:
+    subject: Subject, figures: Mapping[str, DrawnFigure], class_names: Sequence[str], label: int | None
+) -> Values:
     """Return what the template needs for one model."""
-    result, brightness = subject.result, pictures.grey(subject.pixels)
-    judged, cells = result.faithfulness, result.cells
-    ranked = sorted(judged.scores, key=lambda score: score.name in CONTROLS)  # best first, controls last
-    image = pictures.plain_picture(subject.pixels)
-    view: dict[str, Any] = {
+    result, judged, cells = subject.result, subject.result.faithfulness, subject.result.cells
+    ranked = sorted(judged.scores, key=lambda score: score.name == CONTROL)  # best first, the control last
+    view: Values = {
         "subject": subject,
         "name_inside": wording.mid_sentence(subject.name),
         "parameters": f"{count_parameters(subject.model):,}",
         "cells": cells,
-        "image": pictures.map_svg(image, cells, f"The image, split into {cells.count} cells."),
+        "image": pictures.map_svg(displayable(subject.pixels), cells, f"The image, split into {cells.count} cells."),
         "explains": class_names[result.target],
         "own_prediction": result.target == result.prediction,
         "bars": [
-            {"name": class_names[k], "p": p, "predicted": k == result.prediction, "label": k == label}
-            for k, p in ((k, float(result.probabilities[k])) for k in shown_classes(result))
+            {
+                "name": class_names[k],
+                "p": float(result.probabilities[k]),
+                "predicted": k == result.prediction,
+                "label": k == label,
+            }
+            for k in shown_classes(result)
         ],
         "most_important": wording.most_important(result, class_names, subject.part),
         "advice": wording.advice(judged),
-        "maps": [_panel(result, brightness, score.name, score, rank) for rank, score in enumerate(ranked, start=1)],
+        "maps": [_panel(subject, score.name, score) for score in ranked],
         "pixel_maps": [
-            _panel(result, brightness, name)
-            for name, drawn in result.maps.items()
-            if drawn.pixels is not None and name not in CONTROLS
+            _panel(subject, name) for name, drawn in result.maps.items() if drawn.pixels is not None and name != CONTROL
         ],
         "strip": _gain_strip(judged),
         "random_gains": judged.random_gains,
-        "charts": charts,
+        "figures": figures,
         "integration_gap": "less than 0.1 %" if result.integration_gap < 0.001 else percent(result.integration_gap),
         "filters": first_filters(subject.model),
     }
     if subject.survey is not None:
         similarity = subject.survey.position_similarity
         view |= {
-            "heads": _head_explorer(result, brightness, subject.readout, subject.key),
+            "heads": _head_explorer(subject),
             "lens": _lens_rows(result, class_names),
             "head_rows": _head_rows(result),
             "positions": None if similarity is None else pictures.data_uri(pictures.positions_picture(similarity)),
@@ -97,38 +88,30 @@ def _view(
     return view
 
 
-class MapPanel(NamedTuple):
-    """A map, its picture, the ends of its scale, and its score and rank if it has them."""
-
-    drawn: Map
-    control: bool
-    svg: Markup
-    low: str
-    high: str
-    score: Score | None
-    rank: int | None
-
-
-def _panel(
-    result: Examination, brightness: Array, name: str, score: Score | None = None, rank: int | None = None
-) -> MapPanel:
+def _panel(subject: Subject, name: str, score: Score | None = None) -> Values:
     """Return a map on the cells with its score, or without one the map at every pixel."""
-    drawn, by_pixel = result.maps[name], score is None
-    best = wording.place(int(drawn.cells.argmax()), result.cells.grid)
+    cells, drawn, by_pixel = subject.result.cells, subject.result.maps[name], score is None
+    best = wording.place(int(drawn.cells.argmax()), cells.grid)
     where = "at every pixel" if by_pixel else f"over the image; the highest value is in {best}"
-    picture = pictures.map_picture(drawn, brightness, result.cells, by_pixel=by_pixel)
-    svg = pictures.map_svg(picture, result.cells, f"{drawn.kind.title} {where}.", on_white=drawn.signed)
+    picture = pictures.map_picture(drawn, subject.brightness, cells, by_pixel=by_pixel)
     high = float(np.abs(drawn.cells).max())
-    ends = {
+    scale_ends = {
         "log-odds": (wording.odds(-high), wording.odds(high)),
         "logit": ("against", "for") if by_pixel else (f"−{high:.2g} logit", f"+{high:.2g} logit"),
         "share": ("0 %", percent(high)),
-    }.get(drawn.kind.unit, ("none", "most"))
-    control = name in CONTROLS
-    return MapPanel(drawn, control, svg, *ends, score, None if control else rank)
+    }
+    low_end, high_end = scale_ends.get(drawn.kind.unit, ("none", "most"))
+    return {
+        "drawn": drawn,
+        "control": name == CONTROL,
+        "svg": pictures.map_svg(picture, cells, f"{drawn.kind.title} {where}.", on_white=drawn.signed),
+        "low": low_end,
+        "high": high_end,
+        "score": score,
+    }
 
 
-def _gain_strip(judged: Faithfulness) -> dict[str, Any]:
+def _gain_strip(judged: Faithfulness) -> Values:
     """Return the positions of the gains between the worst and the best, in percent of the strip."""
     gains = {score.name: score.gain for score in judged.scores}
     everything = [*gains.values(), *judged.random_gains]
@@ -142,43 +125,32 @@ def _gain_strip(judged: Faithfulness) -> dict[str, Any]:
 # --- attention explorer ------------------------------------------------------------------------------------
 
 
-class HeadView(NamedTuple):
-    """The attention of all heads in all layers from one token."""
-
-    key: str
-    label: str  # the token
-    uri: str  # the mosaic: heads down, layers across
-    high: str  # upper end of the scale
-    position: str = ""  # CSS: where the patch is on the image
-
-
-def _head_explorer(result: Examination, brightness: Array, readout: str, key: str) -> dict[str, Any]:
-    """Return the attention of every head from the read-out and from patches (all of them if they are few).
-
-    `key` makes SVG ids unique where two models share the page.
-    """
-    assert result.attention is not None
-    attention, cells = result.attention, result.cells
+def _head_explorer(subject: Subject) -> Values:
+    """Return the attention of every head from the read-out and from patches (all of them if they are few)."""
+    attention, cells = subject.result.attention, subject.result.cells
+    assert attention is not None
     L, H = attention.weights.shape[:2]
     height, width = cells.image_size
     gap = max(1, round(3 * width / 28))
 
-    def view(name: str, label: str, weights: Array, position: str = "") -> HeadView:
-        high, end = head_scale(weights)
-        tiles = pictures.amount_picture(brightness, pictures.spread(weights, cells), high).swapaxes(0, 1)
-        uri = pictures.data_uri(pictures.mosaic(tiles, gap * (tiles.shape[2] // height)))
-        return HeadView(name, label, uri, end, position)
+    def view(key: str, token: str, weights: Array, css_position: str = "") -> Values:
+        high, scale_end = head_scale(weights)
+        tiles = pictures.amount_picture(subject.brightness, pictures.spread(weights, cells), high)
+        mosaic = pictures.mosaic(tiles.swapaxes(0, 1), gap * (tiles.shape[2] // height))  # heads down, layers across
+        uri = pictures.data_uri(mosaic)
+        return {"key": key, "label": token, "uri": uri, "high": scale_end, "position": css_position}
 
-    views = [view("readout", readout, attention.readout)]
+    views = [view("readout", subject.readout, attention.readout)]
     for patch in range(cells.count) if cells.count <= MOST_VIEWS else [attention.patch]:
-        label = f"the patch in {wording.place(patch, cells.grid)}"
-        views.append(view(f"patch-{patch}", label, attention.from_patch(patch), _css_box(cells, patch)))
+        token = f"the patch in {wording.place(patch, cells.grid)}"
+        views.append(view(f"patch-{patch}", token, attention.from_patch(patch), _css_box(cells, patch)))
+    path_id = f"cell-borders-{subject.key}"  # unique where two models share the page
     borders = "".join(
-        f'<use href="#cell-borders-{key}" x="{layer * (width + gap)}" y="{head * (height + gap)}"/>'
+        f'<use href="#{path_id}" x="{layer * (width + gap)}" y="{head * (height + gap)}"/>'
         for head in range(H)
         for layer in range(L)
     )
-    path = f'<defs><path id="cell-borders-{key}" class="borders" d="{pictures.border_path(cells)}"/></defs>'
+    path = f'<defs><path id="{path_id}" class="borders" d="{pictures.border_path(cells)}"/></defs>'
     return {
         "views": views,
         "all_patches": cells.count <= MOST_VIEWS,
@@ -200,23 +172,15 @@ def _css_box(cells: Cells, patch: int) -> str:
 # --- tables ------------------------------------------------------------------------------------------------
 
 
-class Row(NamedTuple):
-    """A row of a coloured table: cells as (text, style)."""
-
-    name: str
-    cells: list[tuple[str, str]]
-    marked: bool = False
-
-
-def _lens_rows(result: Examination, class_names: Sequence[str]) -> list[Row]:
-    """Return the logit lens: one row per class, one column per layer."""
+def _lens_rows(result: Examination, class_names: Sequence[str]) -> list[Values]:
+    """Return the logit lens: one row per class, one column per layer, cells as (text, style)."""
     assert result.logit_lens is not None
     return [
-        Row(
-            class_names[k],
-            [(percent(p) if p >= 0.1 else "", _amount_style(p)) for p in result.logit_lens[:, k].tolist()],
-            marked=k == result.target,
-        )
+        {
+            "name": class_names[k],
+            "cells": [(percent(p) if p >= 0.1 else "", _amount_style(p)) for p in result.logit_lens[:, k].tolist()],
+            "marked": k == result.target,
+        }
         for k in shown_classes(result)
     ]
 
@@ -229,12 +193,16 @@ def _amount_style(share: float) -> str:
     return f"background:var(--amount-{step});color:var(--on-amount-{'low' if step <= 4 else 'high'})"
 
 
-def _head_rows(result: Examination) -> list[Row]:
+def _head_rows(result: Examination) -> list[Values]:
     """Return the effect of removing each head: one row per head, one column per layer."""
     assert result.head_effects is not None
     high = float(np.abs(result.head_effects).max()) or 1.0
     return [
-        Row(f"head {head}", [(number(value, "+.2f"), _signed_style(value / high)) for value in values])
+        {
+            "name": f"head {head}",
+            "cells": [(number(value, "+.2f"), _signed_style(value / high)) for value in values],
+            "marked": False,
+        }
         for head, values in enumerate(result.head_effects.T.tolist(), start=1)
     ]
 

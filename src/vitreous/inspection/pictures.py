@@ -1,13 +1,12 @@
 """Maps rendered as images: colours over the grey image, which stays visible. In NumPy, because there are many.
 
-Shapes: `height` × `width` pixels, cells in `rows` × `columns`; pictures are (h, w, 3) or (h, w, 4) bytes.
+Shapes: `height` × `width` pixels, cells in `rows` × `columns`; pictures are (h, w), (h, w, 3) or (h, w, 4) bytes.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-from functools import cache
 
 import numpy as np
 from markupsafe import Markup, escape
@@ -71,13 +70,6 @@ def signed_picture(brightness: Array, values: Array, high: float, *, faint: bool
     return _bytes(color * (1 - ink) + _INK * ink)
 
 
-def plain_picture(pixels: NDArray[np.uint8]) -> Picture:
-    """Return the image itself, in its own colours."""
-    if len(pixels) == 3:
-        return np.ascontiguousarray(pixels.transpose(1, 2, 0))
-    return np.repeat(_bytes(grey(pixels))[..., None], 3, axis=-1)
-
-
 def scale_bar(signed: bool) -> Picture:
     """Render a colour scale; for amounts, the upper half is blended with black and the lower with white."""
     steps = np.linspace(0, 1, 64)
@@ -123,7 +115,6 @@ def data_uri(picture: Picture) -> str:
     return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode("ascii")
 
 
-@cache
 def border_path(cells: Cells) -> str:
     """Return the borders between cells as an SVG path in pixels of the image."""
     height, width = cells.image_size

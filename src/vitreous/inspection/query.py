@@ -49,7 +49,7 @@ def batch_size(model: nn.Module, image: Tensor) -> int:
     # an unknown model (the article's ViT is one) may mix the images of a batch: pass them one at a time
     if not isinstance(model, ViT | CNN | ArticleCNN):
         return 1
-    return max(1, min(_LARGEST_BATCH, _BATCH_VALUES // max(1, image.numel())))
+    return max(1, min(_LARGEST_BATCH, _BATCH_VALUES // image.numel()))
 
 
 @torch.no_grad()

@@ -91,7 +91,7 @@ def relevance_readout(model: ViT, trace: Trace) -> Tensor:
     return (weights * (trace.taps["normed"][0] @ trace.pooled_gradient)).clamp(min=0)
 
 
-def integrated_gradients(model: nn.Module, image: Tensor, baseline: Tensor, target: int, steps: int = 48) -> Tensor:
+def integrated_gradients(model: nn.Module, image: Tensor, baseline: Tensor, target: int, steps: int) -> Tensor:
     """Return integrated gradients (C, height, width) along the line from `baseline` (Sundararajan et al., 2017).
 
     They sum to logit(image) − logit(baseline): completeness. Gauss–Legendre points, as in captum's default.

@@ -61,7 +61,7 @@ class ReducedViT(ViT):
         return super().forward(images, taps, head_mask=heads, patch_mask=patches)
 
     def classify(self, x: Tensor, key_mask: Tensor | None = None, taps: Taps | None = None) -> Tensor:
-        return super().classify(x, self._token_mask(self.kept_patches) if key_mask is None else key_mask, taps)
+        return super().classify(x, self.token_mask(self.kept_patches) if key_mask is None else key_mask, taps)
 
 
 def occlusion(model: nn.Module, image: Tensor, fill: Tensor, cell_masks: Tensor, target: int) -> Tensor:

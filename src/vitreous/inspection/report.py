@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,13 +13,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitreous.inspection import wording
-from vitreous.inspection.cells import Array
 from vitreous.inspection.examination import Examination
 from vitreous.inspection.figures import draw_figures
 from vitreous.inspection.model_survey import Survey
-from vitreous.inspection.page import build_page
+from vitreous.inspection.page import page_values
 from vitreous.inspection.query import LookError
-from vitreous.inspection.subject import ModelInput, examine_models
+from vitreous.inspection.subject import ModelInput, Subject, examine_models
+from vitreous.reports.pages import write_report
+
+_TEMPLATE = Path(__file__).with_name("look.html.jinja")
 
 #: The content of `arrays.npz`. MAP is the name of a map; the names of a second model start with "against.".
 ARRAYS = {
@@ -86,32 +89,40 @@ def write_look(
     models = [model] if against is None else [model, against]
     _check(pixels, models, class_names, label)
     subjects = examine_models(models, pixels, target, patch)
-    results = [subject.result for subject in subjects]
+    figures = [draw_figures(each, class_names, f"{each.key}-" if against is not None else "") for each in subjects]
     summary = wording.headline(subjects, class_names, label)
-    arrays: dict[str, Array | NDArray[np.uint8]] = {"pixels": pixels}
-    for subject, prefix in zip(subjects, ("", "against."), strict=False):
-        found = subject.result.arrays() | ({} if subject.survey is None else subject.survey.arrays())
-        arrays |= {prefix + name: values for name, values in found.items()}
-    prefixes = [f"{subject.key}-" if len(subjects) > 1 else "" for subject in subjects]
-    folder, report = out / "figures", out / "look.html"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        charts = [draw_figures(*each, class_names, folder) for each in zip(subjects, prefixes, strict=True)]
-        np.savez_compressed(out / "arrays.npz", **arrays)  # type: ignore[arg-type]
-        (out / "README.txt").write_text(_README, encoding="utf-8")
-        report.write_text(build_page(subjects, charts, class_names, label, notes, summary, ARRAYS), encoding="utf-8")
-    except OSError as error:
-        raise LookError(f"cannot write the report into {str(out)!r}: {error.strerror or error}") from error
+    report = write_report(
+        out / "look.html",
+        _TEMPLATE,
+        title=f"Look: {summary}",
+        description=summary,
+        figures=[figure for drawn in figures for figure in drawn.values()],
+        beside={"arrays.npz": _pack_arrays(pixels, subjects), "README.txt": _README},
+        notes=notes,
+        arrays=ARRAYS,
+        **page_values(subjects, figures, class_names, label),
+    )
+    first, *others = subjects
     return Look(
         report=report,
         arrays=out / "arrays.npz",
-        figures=tuple(sorted(folder.iterdir())),
-        examination=results[0],
-        survey=subjects[0].survey,
-        against=results[1] if len(results) > 1 else None,
+        figures=tuple(sorted((out / "figures").iterdir())),
+        examination=first.result,
+        survey=first.survey,
+        against=others[0].result if others else None,
         summary=summary,
-        advice=tuple(line.text for line in wording.advice(results[0].faithfulness)),
+        advice=tuple(line.text for line in wording.advice(first.result.faithfulness)),
     )
+
+
+def _pack_arrays(pixels: NDArray[np.uint8], subjects: Sequence[Subject]) -> bytes:
+    arrays: dict[str, Any] = {"pixels": pixels}
+    for subject, prefix in zip(subjects, ("", "against."), strict=False):
+        found = subject.result.arrays() | ({} if subject.survey is None else subject.survey.arrays())
+        arrays |= {prefix + name: values for name, values in found.items()}
+    packed = io.BytesIO()
+    np.savez_compressed(packed, **arrays)
+    return packed.getvalue()
 
 
 def _check(pixels: NDArray[Any], models: Sequence[ModelInput], class_names: Sequence[str], label: int | None) -> None:
@@ -120,12 +131,12 @@ def _check(pixels: NDArray[Any], models: Sequence[ModelInput], class_names: Sequ
             f"image_pixels has shape {pixels.shape} and type {pixels.dtype}; expected bytes (uint8) of shape"
             " (channels, height, width)"
         )
-    for config in (each.config for each in models):
-        if config.model.num_classes != len(class_names):
+    for each in models:
+        count = each.config.model.num_classes
+        if count != len(class_names):
             raise LookError(
-                f"{len(class_names)} class names were given and the model {config.name!r} has"
-                f" {config.model.num_classes} classes; give one name per class, and compare only models with the same"
-                " classes"
+                f"{len(class_names)} class names were given and the model {each.config.name!r} has {count} classes;"
+                " give one name per class, and compare only models with the same classes"
             )
     if label is not None and not 0 <= label < len(class_names):
         raise LookError(f"label={label}: the classes are 0 to {len(class_names) - 1}")

@@ -1,10 +1,11 @@
 """Sheets of labelled pictures and coloured tables as SVG and PNG. Milliseconds, where matplotlib takes seconds.
 
-Shapes: pictures are (h, w, 3) bytes; sizes are in CSS pixels.
+Shapes: pictures are (h, w) or (h, w, 3) bytes; sizes are in CSS pixels.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,6 +18,7 @@ from PIL import Image, ImageDraw, ImageFont
 from vitreous.inspection.cells import Array, Cells
 from vitreous.inspection.pictures import Picture, border_path, color_values, data_uri
 from vitreous.reports.colors import light
+from vitreous.reports.figures import DrawnFigure
 from vitreous.reports.formats import number, percent
 
 _GAP, _MARGIN, _LINE, _FONT = 16, 16, 16, 12
@@ -74,13 +76,14 @@ class _Canvas:
             fill = (0, 0, 0, 56) if on_white else (255, 255, 255, 56)
             self.draw.line([round(v * _DENSITY) for v in ends], fill=fill, width=_DENSITY)
 
-    def save(self, folder: Path, name: str) -> None:
-        (folder / f"{name}.svg").write_text("".join(self.svg) + "</svg>\n", encoding="utf-8")
-        self.png.save(folder / f"{name}.png")
+    def finish(self, name: str) -> DrawnFigure:
+        png = io.BytesIO()
+        self.png.save(png, format="PNG")
+        return DrawnFigure(name, "".join(self.svg) + "</svg>\n", png.getvalue())
 
 
-def write_sheet(folder: Path, name: str, title: str, tiles: Sequence[Tile], columns: int, width: int = 160) -> None:
-    """Write `name.svg` and `name.png`: `tiles` row by row, `columns` per row, each `width` wide."""
+def draw_sheet(name: str, title: str, tiles: Sequence[Tile], columns: int, width: int = 160) -> DrawnFigure:
+    """Draw `tiles` row by row, `columns` per row, each `width` wide."""
     height = round(width * tiles[0].picture.shape[0] / tiles[0].picture.shape[1])
     step = height + _LINE * max(len(tile.lines) for tile in tiles) + _GAP
     rows = -(-len(tiles) // columns)
@@ -93,13 +96,13 @@ def write_sheet(folder: Path, name: str, title: str, tiles: Sequence[Tile], colu
             canvas.borders(x, y, width, height, tile.cells, tile.on_white)
         for i, line in enumerate(tile.lines):
             canvas.text(x, y + height + _LINE * i + 2, line, "ink-soft" if i else "ink")
-    canvas.save(folder, name)
+    return canvas.finish(name)
 
 
-def write_table(
-    folder: Path, name: str, title: str, values: Array, rows: Sequence[str], columns: Sequence[str], *, signed: bool
-) -> None:
-    """Write `name.svg` and `name.png`: numbers (rows, columns) on colours, signed or shares from 0 to 1."""
+def draw_table(
+    name: str, title: str, values: Array, rows: Sequence[str], columns: Sequence[str], *, signed: bool
+) -> DrawnFigure:
+    """Draw numbers (rows, columns) on colours: signed values, or shares from 0 to 1."""
     colors = color_values(values / (np.abs(values).max() or 1.0) if signed else values, signed=signed)
     wide, tall = _CELL
     left = _MARGIN + 16 + max(len(row) for row in rows) * _FONT * 6 // 10
@@ -115,7 +118,7 @@ def write_table(
         if signed or value >= 0.005:
             text = number(float(value), "+.2f") if signed else percent(float(value), 0)
             canvas.text(x + 6, y + 6, text, "ink" if signed or value >= 0.5 else "paper")
-    canvas.save(folder, name)
+    return canvas.finish(name)
 
 
 @cache

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from vitreous.config import Config
 from vitreous.data.images import resize
-from vitreous.inspection.cells import patch_cells
+from vitreous.inspection.cells import Array, patch_cells
 from vitreous.inspection.examination import Examination, examine
 from vitreous.inspection.model_survey import Survey, survey
+from vitreous.inspection.pictures import grey
 from vitreous.models import ViT
 from vitreous.reports.colors import ModelStyle, model_styles
 
@@ -54,6 +55,10 @@ class Subject:
     survey: Survey | None
     style: ModelStyle
     opens_at: str  # the attention view that the page shows first
+
+    @property
+    def brightness(self) -> Array:
+        return grey(self.pixels)
 
     @property
     def is_vit(self) -> bool:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from vitreous.inspection.examination import CONTROLS, MAPS, Examination
-from vitreous.inspection.faithfulness import Faithfulness
+from vitreous.inspection.examination import CONTROL, MAPS, Examination
+from vitreous.inspection.faithfulness import REFERENCE, Faithfulness
 from vitreous.inspection.subject import Subject
 from vitreous.reports.formats import join, percent
 
@@ -85,7 +85,7 @@ class Advice(NamedTuple):
 
 def advice(faithfulness: Faithfulness) -> list[Advice]:
     """Return one sentence per verdict, then remarks."""
-    maps = [score for score in faithfulness.scores if score.name not in CONTROLS]
+    maps = [score for score in faithfulness.scores if score.name != CONTROL]
     if any(score.verdict == "unclear" for score in maps):
         text = (
             "No map can be judged here: the class is almost as probable for the empty image, or more probable, so"
@@ -103,9 +103,9 @@ def advice(faithfulness: Faithfulness) -> list[Advice]:
         lines.append(Advice("partly", f"Use {named['partly']} with care: above chance, clearly below occlusion."))
     if named["chance"]:
         lines.append(Advice("chance", f"Do not trust {named['chance']}: no better than chance for this image."))
-    if faithfulness.score("occlusion").verdict == "chance":
+    if faithfulness.score(REFERENCE).verdict == "chance":
         lines.append(Advice("", "Even occlusion fails: one cell at a time, it misses what cells do together."))
-    if maps[0].gain <= faithfulness.score("ink").gain:
+    if maps[0].gain <= faithfulness.score(CONTROL).gain:
         lines.append(Advice("", "No map does better than ink alone: they show little beyond where something is drawn."))
     return lines
 

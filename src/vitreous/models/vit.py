@@ -240,7 +240,7 @@ class ViT(nn.Module):
         boolean: False removes the patch, so that no token attends to it and no pooling counts it.
         """
         x = self.embed(images)
-        key_mask = None if patch_mask is None else self._token_mask(patch_mask)  # (B or 1, N)
+        key_mask = None if patch_mask is None else self.token_mask(patch_mask)  # (B or 1, N)
         if taps is not None:
             taps["tokens"] = x
         for i, block in enumerate(self.blocks):
@@ -274,5 +274,6 @@ class ViT(nn.Module):
         kept = key_mask[..., None].to(x.dtype)
         return (x * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)
 
-    def _token_mask(self, patch_mask: Tensor) -> Tensor:
+    def token_mask(self, patch_mask: Tensor) -> Tensor:
+        """(B or 1, patches) → (B or 1, N): the class token is always kept."""
         return F.pad(patch_mask, (1, 0), value=True) if self.cls_token is not None else patch_mask

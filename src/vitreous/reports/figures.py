@@ -32,7 +32,7 @@ class DrawnFigure:
     alt: str = ""  # read aloud
     caption: str = ""
 
-    def inline(self, alt: str = "") -> Markup:
+    def inline(self) -> Markup:
         """Return the SVG for a page: colours become CSS variables, ids unique, and the text alternative is added."""
         name, svg = self.name, self.svg[self.svg.index("<svg") :]
         svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
@@ -48,9 +48,7 @@ class DrawnFigure:
         )
         head_end = svg.index(">")
         head = re.sub(r'\s(width|height)="[^"]*"', "", svg[:head_end])
-        return Markup(
-            f'{head} role="img" aria-label="{escape(alt or self.alt)}" class="figure">{svg[head_end + 1 :].strip()}'
-        )
+        return Markup(f'{head} role="img" aria-label="{escape(self.alt)}" class="figure">{svg[head_end + 1 :].strip()}')
 
     def write(self, folder: Path) -> None:
         """Write `name.svg` and `name.png`."""
@@ -71,10 +69,8 @@ def figure_style(name: str, width: float, height: float) -> Iterator[Figure]:
         yield figure
 
 
-def finish_figure(
-    figure: Figure, name: str, folder: Path | None = None, *, alt: str = "", caption: str = ""
-) -> DrawnFigure:
-    """Render a figure, inside its `figure_style`; with `folder`, write its files there at once."""
+def finish_figure(figure: Figure, name: str, *, alt: str = "", caption: str = "") -> DrawnFigure:
+    """Render a figure, inside its `figure_style`."""
     svg, png = io.StringIO(), io.BytesIO()
     with warnings.catch_warnings():
         # a class named in a script that DejaVu lacks: empty boxes in the PNG; the page uses the reader's fonts
@@ -82,7 +78,4 @@ def finish_figure(
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
         figure.set_layout_engine("none")  # already laid out; a second pass would cost as much as the first
         figure.savefig(png, format="png", dpi=192, metadata={"Software": None})
-    drawn = DrawnFigure(name, svg.getvalue(), png.getvalue(), alt, caption)
-    if folder is not None:
-        drawn.write(folder)
-    return drawn
+    return DrawnFigure(name, svg.getvalue(), png.getvalue(), alt, caption)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
-from vitreous.downloads.files import atomic_write_text
+from vitreous.downloads.files import atomic_write_bytes, atomic_write_text
 from vitreous.errors import RunError
 from vitreous.reports import formats
 from vitreous.reports.tiles import image_data_uri
@@ -47,12 +47,6 @@ def page_environment(templates: Path) -> Environment:
     return environment
 
 
-def html_page(title: str, body: str | Markup, *, description: str = "") -> str:
-    """Return a whole page around `body`, which is escaped unless it is `Markup`."""
-    frame = '{% extends "base.html.jinja" %}{% block body %}{{ body }}{% endblock %}'
-    return page_environment(_HERE).from_string(frame).render(title=title, body=body, description=description)
-
-
 def write_report(
     file: Path,
     template: Path,
@@ -60,12 +54,12 @@ def write_report(
     title: str,
     description: str,
     figures: Iterable[DrawnFigure] = (),
-    beside: Mapping[str, str | dict[str, Any]] | None = None,
+    beside: Mapping[str, str | bytes | dict[str, Any]] | None = None,
     **values: Any,
 ) -> Path:
     """Render `template`, which extends `base.html.jinja`, into `file`; return `file`.
 
-    The figures go into `figures/` beside it as SVG and PNG, and so do other files: name → text, or a value for JSON.
+    The figures go into `figures/` beside it, as SVG and PNG. `beside`: more files, name → text, bytes or JSON value.
     """
     page = page_environment(template.parent).get_template(template.name)
     text = page.render(title=title, description=description, **values)
@@ -75,9 +69,9 @@ def write_report(
         for figure in figures:
             figure.write(folder / "figures")
         for name, content in (beside or {}).items():
-            if not isinstance(content, str):
+            if isinstance(content, dict):
                 content = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-            atomic_write_text(folder / name, content)
+            atomic_write_bytes(folder / name, content.encode() if isinstance(content, str) else content)
         atomic_write_text(file, text)
     except OSError as error:
         raise RunError(

@@ -21,7 +21,7 @@ from vitreous.downloads.cache import FileSet, PinnedFile
 from vitreous.downloads.origins import NpmPackage
 from vitreous.export.catalog import model_ids, models_document, run_for_samples, sample_digits
 from vitreous.export.graph import ExportError, require_export_packages
-from vitreous.export.onnx_files import Exported, export_for_browser
+from vitreous.export.onnx_files import Exported, export_onnx
 from vitreous.runs import Run
 from vitreous.serving.pages import entries_from_onnx, page_files
 
@@ -87,7 +87,7 @@ def _add_models(runs: Sequence[Run], folder: Path) -> tuple[Exported, ...]:
     import onnx
 
     exported = tuple(
-        export_for_browser(run, folder / "models" / f"{model_id}.onnx")
+        export_onnx(run, folder / "models" / f"{model_id}.onnx", for_browser=True)
         for run, model_id in zip(runs, model_ids(runs), strict=True)
     )
     loaded = [onnx.load(model.path) for model in exported]
