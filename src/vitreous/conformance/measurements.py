@@ -5,9 +5,6 @@ Shapes: T tokens, D width, M width of the MLP.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -43,30 +40,21 @@ def measure_eps(norm: nn.LayerNorm) -> float:
 
 def layer_norm(z: Tensor, norm: nn.LayerNorm) -> Tensor:
     """LN(z) = γ (z − μ) / √(σ² + ε) + β, with the measured ε of the module."""
-    centred = z - z.mean(dim=-1, keepdim=True)
-    scaled = centred / (centred.square().mean(dim=-1, keepdim=True) + measure_eps(norm)).sqrt()
-    return scaled * norm.weight + norm.bias
+    return F.layer_norm(z, norm.weight.shape, norm.weight, norm.bias, eps=measure_eps(norm))
 
 
 @torch.no_grad()
-def activation_of(block: BlockParts) -> Callable[[Tensor], Tensor]:
-    """Return the MLP's activation as a function: its output with identity matrices as fc1 and fc2."""
-    layers = (block.fc1, block.fc2)
-    saved = [copy.deepcopy(layer.state_dict()) for layer in layers]
-    width = min(block.fc1.in_features, block.fc1.out_features)
-
-    def activate(values: Tensor) -> Tensor:
-        for layer in layers:
-            layer.weight.copy_(torch.eye(*layer.weight.shape, dtype=torch.float64))
-            layer.bias.zero_()
-        flat = values.flatten()
-        rows = F.pad(flat, (0, -len(flat) % width)).view(-1, width)
-        out = block.mlp(F.pad(rows, (0, block.fc1.in_features - width)))[:, :width]
-        for layer, state in zip(layers, saved, strict=True):
-            layer.load_state_dict(state)
-        return out.flatten()[: len(flat)].view_as(values)
-
-    return activate
+def activation(hidden: Tensor, block: BlockParts) -> Tensor:
+    """Apply the MLP's activation to values (…, M): return what fc2 receives when fc1 returns them."""
+    received: list[Tensor] = []
+    hooks = (
+        block.fc1.register_forward_hook(lambda *_: hidden),
+        block.fc2.register_forward_pre_hook(lambda _module, inputs: received.append(inputs[0])),
+    )
+    block.mlp(noise(1, block.fc1.in_features))
+    for hook in hooks:
+        hook.remove()
+    return received[0]
 
 
 # --- positions -----------------------------------------------------------------------------------------------
@@ -107,8 +95,8 @@ def position_kind(parts: Parts) -> str:
 
 
 def _dependencies(value: Tensor, parts: Parts) -> set[tuple[int, int]]:
-    """Return the elements (parameter, index) of the embedding's parameters that `value` depends on."""
-    gradients = torch.autograd.grad(value, parts.embed_parameters, retain_graph=True, allow_unused=True)
+    """Return the elements (parameter, index) of the parameters that `value` depends on."""
+    gradients = torch.autograd.grad(value, parts.parameters, retain_graph=True, allow_unused=True)
     return {
         (number, index)
         for number, gradient in enumerate(gradients)
