@@ -9,8 +9,7 @@ Shapes: G groups (images × heads) of Q queries and S keys, K head width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,28 +57,29 @@ def _tensors_in(value: Any) -> list[Tensor]:
 class Recorder(Deterministic):
     """Records the operations executed inside it. Tensors are kept alive, so no address is reused."""
 
-    def __init__(self, leaves: dict[int, tuple[str, str]], current_module: Callable[[], str]) -> None:
+    def __init__(self, leaves: dict[int, tuple[str, str]]) -> None:
         super().__init__()
         self.nodes: list[Node] = []
+        self.executing = [""]  # the names of the modules being executed, the innermost last
         self._leaves = leaves  # storage address → (kind, name)
-        self._current_module = current_module
         self._node_at: dict[tuple[Any, ...], Node] = {}
         self._written_from_input: set[int] = set()  # storages into which the input was copied, in whole or in part
 
-    def node_of(self, tensor: Tensor) -> Node:
+    def _node_of(self, tensor: Tensor) -> Node:
         location = _location(tensor)
-        node = self._node_at.get(location)
-        if node is None:
+        if location not in self._node_at:
             kind, name = self._leaves.get(location[0], ("constant", ""))
-            node = Node("leaf", tensor, kind=kind, name=name)
-            node.from_input, node.from_parameter = kind == "input", kind == "parameter"
-            self._node_at[location] = node
+            from_input, from_parameter = kind == "input", kind == "parameter"
+            self._node_at[location] = Node(
+                "leaf", tensor, name=name, kind=kind, from_input=from_input, from_parameter=from_parameter
+            )
+        node = self._node_at[location]
         node.from_input = node.from_input or location[0] in self._written_from_input
         return node
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        parents = tuple(self.node_of(tensor) for tensor in _tensors_in((args, kwargs)))
+        parents = tuple(self._node_of(tensor) for tensor in _tensors_in((args, kwargs)))
         result = super().__torch_dispatch__(func, types, args, kwargs)
         from_input = any(parent.from_input for parent in parents)
         if func._schema.is_mutable and from_input:
@@ -91,7 +91,7 @@ class Recorder(Deterministic):
                 parents=parents,
                 arguments=args,
                 options=kwargs,
-                module=self._current_module(),
+                module=self.executing[-1],
                 from_input=from_input,
                 from_parameter=any(parent.from_parameter for parent in parents),
             )
@@ -100,8 +100,8 @@ class Recorder(Deterministic):
         return result
 
 
-@contextmanager
-def recording(model: nn.Module, inputs: Tensor, plain: dict[str, Tensor]) -> Iterator[Recorder]:
+@torch.no_grad()
+def record_forward(model: nn.Module, inputs: Tensor, plain: dict[str, Tensor]) -> Recorder:
     """Record what `model` does to `inputs`, with fused attention kernels switched off.
 
     `plain` holds the model's tensors that are neither parameters nor buffers.
@@ -110,16 +110,19 @@ def recording(model: nn.Module, inputs: Tensor, plain: dict[str, Tensor]) -> Ite
     owned = {"plain": plain.items(), "buffer": model.named_buffers(), "parameter": model.named_parameters()}
     for kind, named in owned.items():
         leaves |= {tensor.untyped_storage().data_ptr(): (kind, name) for name, tensor in named if tensor.numel()}
-    executing: list[str] = []
-    with ExitStack() as stack:
+    recorder = Recorder(leaves)
+
+    def leave(*_: Any) -> None:
+        recorder.executing.pop()
+
+    with ExitStack() as hooks:
         for name, module in model.named_modules():
-            enter = module.register_forward_pre_hook(lambda *_, name=name: executing.append(name))
-            leave = module.register_forward_hook(lambda *_: executing.pop() and None, always_call=True)
-            stack.callback(enter.remove)
-            stack.callback(leave.remove)
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        yield stack.enter_context(Recorder(leaves, lambda: executing[-1] if executing else ""))
+            enter = module.register_forward_pre_hook(lambda *_, name=name: recorder.executing.append(name))
+            hooks.callback(enter.remove)
+            hooks.callback(module.register_forward_hook(leave, always_call=True).remove)
+        with sdpa_kernel(SDPBackend.MATH), recorder:
+            model(inputs)
+    return recorder
 
 
 # --- walking back through a recording ------------------------------------------------------------------------
