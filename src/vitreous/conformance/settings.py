@@ -1,8 +1,4 @@
-"""Rows about sizes and training: the paper's Table 1, Table 3 and its fine-tuning settings (App. B.1.1, Table 4).
-
-The paper's values were read in a public transcription of its appendix and in the authors' repository
-(google-research/vision_transformer: vit_jax/configs); what neither states is marked on the row.
-"""
+"""Rows about sizes and training: the paper's Table 1, Table 3 and its fine-tuning settings (App. B.1.1, Table 4)."""
 
 from __future__ import annotations
 
