@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from vitreous.config import ArticleViTConfig
 from vitreous.doctor import CHECKS, Diagnosis, Finding, diagnose, plain_text, render, target_model
-from vitreous.doctor.checks import fresh
 from vitreous.doctor.findings import LEVELS, explanations, finding
 from vitreous.errors import VitreousError
 from vitreous.models.article import PatchesArticleViT
@@ -25,12 +24,6 @@ POST_VIT = {
     "batch-dependence", "tokens-never-attend", "class-token-untrained", "state-lost-on-reload", "linear-after-linear",
     "log-probabilities",
 }  # fmt: skip
-
-
-@pytest.fixture
-def no_overfitting(monkeypatch) -> None:
-    """With the article's feed-forward layers of 3000, 200 steps take most of a minute."""
-    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)
 
 
 def test_the_articles_vit(no_overfitting) -> None:

@@ -34,7 +34,7 @@ def measure_eps(norm: nn.LayerNorm) -> float:
     direction = direction / direction.square().mean().sqrt()  # mean 0, variance 1
     size = 1e-5
     output = (norm((size * direction)[None])[0] - norm.bias) / norm.weight
-    shrunk = ((output * direction).mean() / direction.square().mean()).item()
+    shrunk = (output * direction).mean().item()
     return size**2 * (1 / shrunk**2 - 1)
 
 
@@ -88,8 +88,7 @@ def position_kind(parts: Parts) -> str:
         return "tied" if _dependencies((patches[-1] - patches[0]).sum(), parts) else "fixed"
     if _order_matters_to_blocks(parts):
         return "relative"
-    # the two features summed above depend on two elements of the projection's bias; any more are a shared position
-    if len(common) <= 2:
+    if len(common) <= 2:  # the projection's bias of the two features summed above; any more are a shared position
         return "none"
     return "learned" if len(patches) == 1 else "one for all"
 

@@ -83,7 +83,7 @@ def _expected_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if name == "normal_":
         expected = given[0] if given else 0.0
     elif name == "uniform_":
-        low, high = (*given, *(0.0, 1.0)[len(given) :])[:2]
+        low, high = given[0] if given else 0.0, given[1] if len(given) > 1 else 1.0
         expected = (low + high) / 2
     return result if expected is None else result.fill_(expected)
 
