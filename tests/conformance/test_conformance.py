@@ -120,22 +120,13 @@ class ReluHead(ViT):
         return self.head(F.relu(self.pre_logits(self.norm(x[:, 0]))))
 
 
-def _become(kind: type[nn.Module], *path: str) -> Callable[[Any], None]:
-    """Replace the class of some submodules by a misbehaving subclass that keeps their parameters."""
-
-    def change(model: Any) -> None:
-        for name in path or ("",):
-            model.get_submodule(name).__class__ = kind
-
-    return change
-
-
-def _norms_off(model: Any) -> None:
-    model.norm = nn.Identity()
-
-
 def _set(path: str, name: str, value: Any) -> Callable[[Any], None]:
     return lambda model: setattr(model.get_submodule(path), name, value)
+
+
+def _become(kind: type[nn.Module], path: str = "") -> Callable[[Any], None]:
+    """Replace the class of a submodule by a misbehaving subclass that keeps its parameters."""
+    return _set(path, "__class__", kind)
 
 
 #: name: (change of the model, of the configuration, every row that then differs, words of its note)

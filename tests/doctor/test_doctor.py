@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from vitreous.config import ArticleViTConfig
 from vitreous.doctor import CHECKS, Diagnosis, Finding, diagnose, plain_text, render, target_model
-from vitreous.doctor.checks import fresh
 from vitreous.doctor.findings import LEVELS, explanations, finding
 from vitreous.errors import VitreousError
 from vitreous.models.article import PatchesArticleViT
@@ -25,12 +24,6 @@ POST_VIT = {
     "batch-dependence", "tokens-never-attend", "class-token-untrained", "state-lost-on-reload", "linear-after-linear",
     "log-probabilities",
 }  # fmt: skip
-
-
-@pytest.fixture
-def no_overfitting(monkeypatch) -> None:
-    """With the article's feed-forward layers of 3000, 200 steps take most of a minute."""
-    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)
 
 
 def test_the_articles_vit(no_overfitting) -> None:
@@ -168,14 +161,12 @@ def test_the_input_shape_is_found_or_required(tiny_vit) -> None:
 
 def test_every_check_is_accounted_for(tiny_vit, no_overfitting) -> None:
     diagnosis = diagnose(tiny_vit(), input_shape=(1, 12, 12))
-    names = [name for name, _ in CHECKS]
-    assert len(set(names)) == len(names)
-    assert set(names) == {*diagnosis.healthy, *(item.id for item in diagnosis.not_measured)}
+    assert set(CHECKS) == {*diagnosis.healthy, *(item.id for item in diagnosis.not_measured)}
 
 
 def test_every_finding_is_explained() -> None:
     trends = {f"{what}-{verb}" for what in ("activations", "gradients") for verb in ("vanish", "explode")}
-    names = {name for name, _ in CHECKS if not name.endswith("-with-depth")}
+    names = {name for name in CHECKS if not name.endswith("-with-depth")}
     for id in trends | names:
         found = finding(id, "measured")
         assert found.level in LEVELS

@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.doctor import diagnose
-from vitreous.doctor.checks import fresh
 
 # the healthy model is shared with the other tests of this folder; test modules cannot import each other by name
 _spec = importlib.util.spec_from_file_location("tiny_vit", Path(__file__).with_name("conftest.py"))
@@ -257,12 +256,10 @@ class OverHeads(TinyViT):
 
 @has_only("attention-blown-up")
 class BlownUp(TinyViT):
-    growth = 1000.0
-
     def __init__(self) -> None:
         super().__init__()
         with torch.no_grad():  # in the last block only: an early one would also affect the gradients
-            self.blocks[-1].qkv.weight[:24] *= self.growth
+            self.blocks[-1].qkv.weight[:24] *= 1000
 
 
 @has_only("attention-collapsed")
@@ -323,9 +320,8 @@ class BoundedOutput(TinyViT):
 
 @pytest.mark.parametrize(("finding", "model_class"), FAULTS, ids=[f"{name}-{model.__name__}" for name, model in FAULTS])
 def test_names_exactly_this_fault(finding: str, model_class: type[nn.Module]) -> None:
-    diagnosis = diagnose(
-        model_class(), factory=model_class, input_shape=(1, model_class.size, model_class.size), fresh=True
-    )
+    input_shape = (1, model_class.size, model_class.size)
+    diagnosis = diagnose(model_class(), factory=model_class, input_shape=input_shape, fresh=True)
     assert diagnosis.ids() == {finding}, "\n".join(found.measured for found in diagnosis.findings)
     (found,) = diagnosis.findings
     assert any(character.isdigit() for character in found.measured), "a finding states the number measured"
@@ -341,9 +337,7 @@ def test_a_mask_that_shows_each_token_only_itself() -> None:
     assert "tokens-never-attend" in diagnosis.ids("broken")
 
 
-def test_activations_and_gradients_that_vanish_together(monkeypatch) -> None:
-    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)
-
+def test_activations_and_gradients_that_vanish_together(no_overfitting) -> None:
     class Vanishing(TinyViT):
         depth = 4
 
@@ -383,19 +377,16 @@ def test_a_narrow_middle_between_linear_layers_is_only_noted() -> None:
     assert diagnosis.exit_code == 0
 
 
-class ArticleEncoder(TinyViT):
+class ArticleEncoder(MeanPooled):
     """`nn.TransformerEncoder` as the article uses it: no batch_first."""
 
-    def __init__(self, batch_first: bool = False) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        layer = nn.TransformerEncoderLayer(24, 2, 48, batch_first=batch_first)
+        layer = nn.TransformerEncoderLayer(24, 2, 48)
         self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
 
     def encode(self, x: Tensor) -> Tensor:
         return self.blocks(x)
-
-    def classify(self, x: Tensor) -> Tensor:
-        return self.head(self.norm(x).mean(1))
 
 
 class TwoOutputFaults(LogSoftmaxAtTheEnd, NoPositions):
@@ -431,12 +422,9 @@ class ScaleAndBorder(PatchDoesNotDivide):
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_two_faults_are_both_named(model_class: type[nn.Module], findings: set[str], monkeypatch) -> None:
-    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)
-    assert (
-        diagnose(model_class(), factory=model_class, input_shape=(1, model_class.size, model_class.size)).ids()
-        == findings
-    )
+def test_two_faults_are_both_named(model_class: type[nn.Module], findings: set[str], no_overfitting) -> None:
+    input_shape = (1, model_class.size, model_class.size)
+    assert diagnose(model_class(), factory=model_class, input_shape=input_shape).ids() == findings
 
 
 # --- data ----------------------------------------------------------------------------------------------------
@@ -464,9 +452,8 @@ LABELS = torch.arange(64) % 10
     ],
 )
 def test_faults_in_the_data(
-    finding: str, images: Tensor, labels: Tensor, test_images: Tensor | None, monkeypatch
+    finding: str, images: Tensor, labels: Tensor, test_images: Tensor | None, no_overfitting
 ) -> None:
-    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)  # the model is healthy; other tests overfit it
     diagnosis = diagnose(TinyViT(), images, labels, test_images=test_images)
     assert diagnosis.ids() == {finding}, "\n".join(found.measured for found in diagnosis.findings)
 

@@ -50,9 +50,8 @@ def small(name: str) -> ViTConfig:
     return config.replace(depth=2, dim=64, num_heads=2, mlp_dim=128)
 
 
-def test_a_large_preset(monkeypatch) -> None:
+def test_a_large_preset(no_overfitting) -> None:
     """All checks but overfitting, which takes most of a minute at 224 pixels: see `test_large_presets`."""
-    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)
     config = small("vit-b32")
     assert_healthy(diagnose(build(config), factory=lambda: build(config), fresh=True), {"cannot-overfit"})
 

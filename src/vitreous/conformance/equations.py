@@ -15,15 +15,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitreous.conformance.measurements import TOLERANCE, activation_of, equal, gap, layer_norm, measure_eps, noise
+from vitreous.conformance.measurements import TOLERANCE, activation, equal, gap, layer_norm, measure_eps, noise
 from vitreous.conformance.parts import BlockParts, Parts
-from vitreous.conformance.rows import Measurement, Subject, differs, measures, same, same_unless
+from vitreous.conformance.rows import Measurement, Subject, differs, same, same_unless
 from vitreous.reports.formats import by, plural
 
 # --- Eq. 1 ---------------------------------------------------------------------------------------------------
 
 
-@measures("eq1")
 def tokens(subject: Subject) -> Measurement:
     parts = subject.parts
     a, b = noise(1, *subject.image_shape), noise(1, *subject.image_shape, seed=1)
@@ -103,15 +102,13 @@ def attention(z: Tensor, block: BlockParts) -> Tensor:
 def mlp(z: Tensor, block: BlockParts) -> Tensor:
     hidden = F.linear(z, block.fc1.weight, block.fc1.bias)
     # the model's own activation: the row on GELU measures which it is
-    return F.linear(activation_of(block)(hidden), block.fc2.weight, block.fc2.bias)
+    return F.linear(activation(hidden, block), block.fc2.weight, block.fc2.bias)
 
 
-@measures("eq2")
 def attention_layer(subject: Subject) -> Measurement:
     return _compare_blocks(subject, attention, "MSA", "z")
 
 
-@measures("eq3")
 def mlp_layer(subject: Subject) -> Measurement:
     return _compare_blocks(subject, mlp, "MLP", "z′")
 
@@ -155,7 +152,6 @@ def _compare_blocks(
 # --- Eq. 4 ---------------------------------------------------------------------------------------------------
 
 
-@measures("eq4")
 @torch.no_grad()
 def representation(subject: Subject) -> Measurement:
     classify, width = subject.parts.classify, subject.parts.width
@@ -181,13 +177,12 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@measures("gelu")
 @torch.no_grad()
 def gelu(subject: Subject) -> Measurement:
     values, kinds = torch.linspace(-5, 5, 64, dtype=torch.float64), set()
     for block in subject.parts.blocks():
-        measured = activation_of(block)(values)
-        matches = [name for name, activation in _ACTIVATIONS.items() if equal(measured, activation(values))]
+        measured = activation(values[:, None].expand(-1, block.fc1.out_features), block)[:, 0]
+        matches = [name for name, function in _ACTIVATIONS.items() if equal(measured, function(values))]
         kinds.add([*matches, "another activation"][0])
     here = " and ".join(sorted(kinds))
     exact, approximate, _ = _ACTIVATIONS
@@ -197,7 +192,6 @@ def gelu(subject: Subject) -> Measurement:
     return same(here, note if exact in kinds else "as in the authors' code")
 
 
-@measures("norm-eps")
 def norm_eps(subject: Subject) -> Measurement:
     norms = [norm for block in subject.parts.blocks() for norm in (block.norm1, block.norm2)]
     norms += [subject.parts.final_norm] if subject.parts.final_norm is not None else []

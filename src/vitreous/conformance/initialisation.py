@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
 from vitreous.conformance.measurements import equal, noise
-from vitreous.conformance.rows import Measurement, Subject, differs, does_not_apply, measures, same, same_unless
+from vitreous.conformance.rows import Measurement, Subject, differs, does_not_apply, same, same_unless
 
 
-@measures("initialisation")
 def initialisation(subject: Subject) -> Measurement:
     """Statistics of a fresh model: a trained one no longer shows its initialisation."""
     if not isinstance(subject.fresh_config, ViTConfig):
@@ -76,7 +75,6 @@ def head_kind(subject: Subject) -> str:
     return "tanh mlp" if len(layers) == 2 and equal(layers[1](layers[0](a).tanh()), head(a)) else "other"
 
 
-@measures("head-pretraining")
 def pretraining_head(subject: Subject) -> Measurement:
     kind = head_kind(subject)
     if kind == "linear":
@@ -86,7 +84,6 @@ def pretraining_head(subject: Subject) -> Measurement:
     return differs("neither a linear layer nor one tanh hidden layer", "another head than either of the paper's")
 
 
-@measures("head-finetuning")
 def finetuning_head(subject: Subject) -> Measurement:
     if head_kind(subject) != "linear":
         return does_not_apply("this model's head has more than one layer: not the fine-tuning head")

@@ -5,9 +5,6 @@ Shapes: T tokens, D width, M width of the MLP.
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -37,36 +34,27 @@ def measure_eps(norm: nn.LayerNorm) -> float:
     direction = direction / direction.square().mean().sqrt()  # mean 0, variance 1
     size = 1e-5
     output = (norm((size * direction)[None])[0] - norm.bias) / norm.weight
-    shrunk = ((output * direction).mean() / direction.square().mean()).item()
+    shrunk = (output * direction).mean().item()
     return size**2 * (1 / shrunk**2 - 1)
 
 
 def layer_norm(z: Tensor, norm: nn.LayerNorm) -> Tensor:
     """LN(z) = γ (z − μ) / √(σ² + ε) + β, with the measured ε of the module."""
-    centred = z - z.mean(dim=-1, keepdim=True)
-    scaled = centred / (centred.square().mean(dim=-1, keepdim=True) + measure_eps(norm)).sqrt()
-    return scaled * norm.weight + norm.bias
+    return F.layer_norm(z, norm.weight.shape, norm.weight, norm.bias, eps=measure_eps(norm))
 
 
 @torch.no_grad()
-def activation_of(block: BlockParts) -> Callable[[Tensor], Tensor]:
-    """Return the MLP's activation as a function: its output with identity matrices as fc1 and fc2."""
-    layers = (block.fc1, block.fc2)
-    saved = [copy.deepcopy(layer.state_dict()) for layer in layers]
-    width = min(block.fc1.in_features, block.fc1.out_features)
-
-    def activate(values: Tensor) -> Tensor:
-        for layer in layers:
-            layer.weight.copy_(torch.eye(*layer.weight.shape, dtype=torch.float64))
-            layer.bias.zero_()
-        flat = values.flatten()
-        rows = F.pad(flat, (0, -len(flat) % width)).view(-1, width)
-        out = block.mlp(F.pad(rows, (0, block.fc1.in_features - width)))[:, :width]
-        for layer, state in zip(layers, saved, strict=True):
-            layer.load_state_dict(state)
-        return out.flatten()[: len(flat)].view_as(values)
-
-    return activate
+def activation(hidden: Tensor, block: BlockParts) -> Tensor:
+    """Apply the MLP's activation to values (…, M): return what fc2 receives when fc1 returns them."""
+    received: list[Tensor] = []
+    hooks = (
+        block.fc1.register_forward_hook(lambda *_: hidden),
+        block.fc2.register_forward_pre_hook(lambda _module, inputs: received.append(inputs[0])),
+    )
+    block.mlp(noise(1, block.fc1.in_features))
+    for hook in hooks:
+        hook.remove()
+    return received[0]
 
 
 # --- positions -----------------------------------------------------------------------------------------------
@@ -100,15 +88,14 @@ def position_kind(parts: Parts) -> str:
         return "tied" if _dependencies((patches[-1] - patches[0]).sum(), parts) else "fixed"
     if _order_matters_to_blocks(parts):
         return "relative"
-    # the two features summed above depend on two elements of the projection's bias; any more are a shared position
-    if len(common) <= 2:
+    if len(common) <= 2:  # the projection's bias of the two features summed above; any more are a shared position
         return "none"
     return "learned" if len(patches) == 1 else "one for all"
 
 
 def _dependencies(value: Tensor, parts: Parts) -> set[tuple[int, int]]:
-    """Return the elements (parameter, index) of the embedding's parameters that `value` depends on."""
-    gradients = torch.autograd.grad(value, parts.embed_parameters, retain_graph=True, allow_unused=True)
+    """Return the elements (parameter, index) of the parameters that `value` depends on."""
+    gradients = torch.autograd.grad(value, parts.parameters, retain_graph=True, allow_unused=True)
     return {
         (number, index)
         for number, gradient in enumerate(gradients)

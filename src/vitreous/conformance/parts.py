@@ -44,7 +44,7 @@ class Parts:
 
     embed: Callable[[Tensor], Tensor]
     blank_tokens: Callable[[], Tensor]  # z_0 for patches of zeros, after any conv stem
-    embed_parameters: list[nn.Parameter]
+    parameters: list[nn.Parameter]  # those of the embedding, among others
     class_token: Tensor | None
     class_token_learns: bool  # in the original model: in the copy every parameter does
     classify: Callable[[Tensor], Tensor]
@@ -110,11 +110,10 @@ def _vit_parts(model: Any, config: ViTConfig) -> Parts:
     bare = copy.deepcopy(shell)
     bare.norm, bare.stem = nn.Identity(), None
     blank = torch.zeros(1, bare.patch_embed.proj.in_channels, *config.fitted_size, dtype=torch.float64)
-    head_names = ("head.", "pre_logits.", "pool_score.")
     return Parts(
         embed=shell.embed,
         blank_tokens=lambda: bare.embed(blank),
-        embed_parameters=[p for name, p in bare.named_parameters() if not name.startswith(head_names)],
+        parameters=list(bare.parameters()),
         class_token=shell.cls_token,
         class_token_learns=model.cls_token is not None and model.cls_token.requires_grad,
         classify=shell.classify,
@@ -151,8 +150,6 @@ def _vit_block(original: nn.Module) -> BlockParts:
 
 # --- the article's transformers ------------------------------------------------------------------------------
 
-_BLANK = torch.zeros(1, 1, 28, 28, dtype=torch.float64)
-
 
 def _torch_attention(attention: Any) -> dict[str, Any]:
     """Return the parts of an nn.MultiheadAttention."""
@@ -166,18 +163,17 @@ def _torch_attention(attention: Any) -> dict[str, Any]:
 def _design_parts(model: Any) -> Parts:
     shell = _without(model, model.blocks)
     tokens: list[Tensor] = []
-    bare = copy.deepcopy(shell)
-    bare.blocks[0].register_forward_hook(lambda _module, inputs, _output: tokens.append(inputs[0]))
+    shell.blocks[0].register_forward_hook(lambda _module, inputs, _output: tokens.append(inputs[0]))
 
     def embed(images: Tensor) -> Tensor:
-        bare(images)
+        shell(images)
         return tokens.pop()
 
     return Parts(
         embed=embed,
-        blank_tokens=lambda: embed(_BLANK),
-        embed_parameters=list(bare.parameters()),
-        class_token=bare.class_token,
+        blank_tokens=lambda: embed(torch.zeros(1, 1, 28, 28, dtype=torch.float64)),
+        parameters=list(shell.parameters()),
+        class_token=shell.class_token,
         class_token_learns=model.class_token.requires_grad,
         classify=lambda z: shell.classifier(shell.norm(z[:, 0])),
         head=shell.classifier,  # without the log-softmax, which is not a layer
@@ -214,11 +210,7 @@ def _article_vit_parts(model: Any) -> Parts:
 
     def blank_tokens() -> Tensor:
         """Before the normalisation across tokens, which makes every token depend on every position."""
-        looked_up: list[Tensor] = []
-        hook = shell.position_embedding.register_forward_hook(lambda _module, _in, output: looked_up.append(output))
-        embed(_BLANK)
-        hook.remove()
-        return (looked_up[0] + shell.patch_projection.bias)[None]
+        return (shell.position_embedding(shell.position_indices) + shell.patch_projection.bias)[None]
 
     def head(y: Tensor) -> Tensor:
         return shell.linear3(torch.tanh(shell.linear2(shell.linear1(y))))
@@ -226,7 +218,7 @@ def _article_vit_parts(model: Any) -> Parts:
     return Parts(
         embed=embed,
         blank_tokens=blank_tokens,
-        embed_parameters=[*shell.patch_projection.parameters(), *shell.position_embedding.parameters()],
+        parameters=list(shell.parameters()),
         class_token=shell.class_token,
         class_token_learns=False,
         classify=lambda z: head(z[:, 0]),

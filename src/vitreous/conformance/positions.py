@@ -5,18 +5,16 @@ Shapes: h × w the grid of patches, D width.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from scipy import ndimage
 from torch import nn
 
 from vitreous.config import ViTConfig
 from vitreous.conformance.measurements import POSITION_KINDS, noise
-from vitreous.conformance.rows import Measurement, Subject, differs, does_not_apply, measures, same
+from vitreous.conformance.rows import Measurement, Subject, differs, does_not_apply, same
 from vitreous.reports.formats import by
 
 
-@measures("class-token")
 def class_token(subject: Subject) -> Measurement:
     parts = subject.parts
     z0 = parts.embed(noise(2, *subject.image_shape))
@@ -32,13 +30,11 @@ def class_token(subject: Subject) -> Measurement:
     return same("a learned vector, first of the tokens")
 
 
-@measures("positions")
 def positions(subject: Subject) -> Measurement:
     here = POSITION_KINDS[subject.position_kind]
     return same(here) if subject.position_kind == "learned" else differs(here, "not the paper's default")
 
 
-@measures("position-variants")
 def position_variants(subject: Subject) -> Measurement:
     here = POSITION_KINDS[subject.position_kind]
     if subject.position_kind in ("none", "learned", "learned-2d", "relative"):
@@ -46,7 +42,6 @@ def position_variants(subject: Subject) -> Measurement:
     return differs(here, "not among the appendix's variants")
 
 
-@measures("interpolation")
 def interpolation(subject: Subject) -> Measurement:
     """Resize this model's positions to half as many rows again, by the package's rule and by the authors' own call."""
     config, model = subject.measured_config, subject.model
@@ -63,7 +58,7 @@ def interpolation(subject: Subject) -> Measurement:
     resized = resize_positions(table, (h, w), grid, bool(prefix), "google")
     plane = table[0, prefix:].reshape(h, w, -1).numpy()
     zoomed = ndimage.zoom(plane, (grid[0] / h, grid[1] / w, 1), order=1)  # as vit_jax/checkpoint.py does
-    expected = torch.cat([table[:, :prefix], torch.from_numpy(np.ascontiguousarray(zoomed)).flatten(0, 1)[None]], dim=1)
+    expected = torch.cat([table[:, :prefix], torch.from_numpy(zoomed).flatten(0, 1)[None]], dim=1)
     here = f"{by(h, w)} → {by(*grid)} positions"
     if resized.shape != expected.shape or (resized - expected).abs().max() > 1e-5:
         return differs(here, "not what the authors' call (scipy.ndimage.zoom, order 1) gives for the same table")

@@ -1,9 +1,8 @@
-"""Rows of the conformance report, the model they are measured on, and the items of paper.toml."""
+"""Rows of the conformance report, the items of paper.toml, and the model that is compared with them."""
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import resources
@@ -14,7 +13,7 @@ from torch import nn
 
 from vitreous.config import Config, ModelConfig, ViTConfig
 from vitreous.conformance.measurements import position_kind
-from vitreous.conformance.parts import Parts, has_tokens, take_apart
+from vitreous.conformance.parts import Parts, take_apart
 from vitreous.models import build
 from vitreous.reports.formats import by
 
@@ -33,8 +32,21 @@ class Row:
     note: str = ""
     unconfirmed: str = ""  # what could not be confirmed about the paper
 
-    def __str__(self) -> str:
-        return self.verdict + (f": {self.note}" if self.note else "")
+
+@dataclass(frozen=True)
+class Item:
+    """One item of the paper, as in paper.toml."""
+
+    id: str
+    item: str
+    paper: str
+    unconfirmed: str = ""
+    without_tokens: str = ""  # how a CNN differs; empty: the item does not apply to it
+    any_model: bool = False  # measured on a CNN too
+
+
+_PAPER = resources.files("vitreous.conformance").joinpath("paper.toml").read_text(encoding="utf-8")
+ITEMS = tuple(Item(id, **fields) for id, fields in tomllib.loads(_PAPER).items())  # in the order of the paper
 
 
 @dataclass
@@ -89,29 +101,28 @@ def reduced(config: ModelConfig) -> ModelConfig:
     """Return a configuration of the same kind that is quick to measure: depth 2, width 64, a grid of 4 × 4."""
     if not isinstance(config, ViTConfig) or config.dim <= 128:
         return config
-    changes: dict[str, object] = {}
+    image_size = config.image_size
     if not config.stem_channels and config.fit == "exact":
-        changes["image_size"] = (4 * config.patch_size[0], 4 * config.patch_size[1])
+        image_size = (4 * config.patch_size[0], 4 * config.patch_size[1])
     return config.replace(
+        image_size=image_size,
         depth=min(config.depth, 2),
         dim=64,
         num_heads=4,
         mlp_dim=max(64 * config.mlp_dim // config.dim, 1),
         num_classes=min(config.num_classes, 20),
-        **changes,
     )
 
 
-# --- items and their measurements ----------------------------------------------------------------------------
+# --- measurements --------------------------------------------------------------------------------------------
 
 
 class Measurement(NamedTuple):
+    """The fields of a row that depend on the model."""
+
     here: str
     verdict: Verdict
     note: str = ""
-
-
-Measure = Callable[[Subject], Measurement]
 
 
 def same(here: str, note: str = "") -> Measurement:
@@ -128,40 +139,3 @@ def does_not_apply(why: str) -> Measurement:
 
 def same_unless(faults: list[str], here: str, note: str = "") -> Measurement:
     return differs(here, "; ".join(faults)) if faults else same(here, note)
-
-
-@dataclass(frozen=True)
-class Item:
-    """One item of the paper, as in paper.toml."""
-
-    id: str
-    item: str
-    paper: str
-    unconfirmed: str = ""
-    without_tokens: str = ""  # how a CNN differs; empty: the item does not apply to it
-    any_model: bool = False  # measured on a CNN too
-
-    def compare(self, subject: Subject) -> Row:
-        no_tokens = "a convolutional network: it has no tokens and no attention"
-        if self.any_model or has_tokens(subject.model_config):
-            measurement = _MEASURES[self.id](subject)
-        elif self.without_tokens:
-            measurement = differs(no_tokens, self.without_tokens)
-        else:
-            measurement = does_not_apply(no_tokens)
-        return Row(self.id, self.item, self.paper, *measurement, unconfirmed=self.unconfirmed)
-
-
-_PAPER = resources.files("vitreous.conformance").joinpath("paper.toml").read_text(encoding="utf-8")
-ITEMS = tuple(Item(id, **fields) for id, fields in tomllib.loads(_PAPER).items())  # in the order of the paper
-_MEASURES: dict[str, Measure] = {}
-
-
-def measures(id: str) -> Callable[[Measure], Measure]:
-    """Register the function that measures an item."""
-
-    def register(measure: Measure) -> Measure:
-        _MEASURES[id] = measure
-        return measure
-
-    return register

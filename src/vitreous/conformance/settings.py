@@ -1,17 +1,12 @@
-"""Rows about sizes and training: the paper's Table 1, Table 3 and its fine-tuning settings (App. B.1.1, Table 4).
-
-The paper's values were read in a public transcription of its appendix and in the authors' repository
-(google-research/vision_transformer: vit_jax/configs); what neither states is marked on the row.
-"""
+"""Rows about sizes and training: the paper's Table 1, Table 3 and its fine-tuning settings (App. B.1.1, Table 4)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from vitreous.config import Config, ModelConfig, ViTConfig
-from vitreous.conformance.rows import Measurement, Subject, differs, does_not_apply, measures, same, same_unless
+from vitreous.conformance.rows import Measurement, Subject, differs, does_not_apply, same, same_unless
 from vitreous.models import count_parameters
 from vitreous.models.summary import count_parameters_of
 from vitreous.reports.formats import by
@@ -52,15 +47,11 @@ def nearest_variant(sizes: Sizes) -> str:
     return max(TABLE_1, key=closeness)
 
 
-def _compare_size(subject: Subject, field: str) -> Measurement:
+def compare_size(field: str, subject: Subject) -> Measurement:
     sizes = sizes_of(subject)
     variant, here = nearest_variant(sizes), getattr(sizes, field)
     expected = getattr(TABLE_1[variant], field)
     return same(str(here), variant) if here == expected else differs(str(here), f"nearest is {variant}, {expected}")
-
-
-for _field in Sizes._fields:
-    measures(f"table1-{_field.replace('_', '-')}")(partial(_compare_size, field=_field))
 
 
 def parameters_by_the_equations(variant: Sizes, config: ModelConfig) -> int:
@@ -75,7 +66,6 @@ def parameters_by_the_equations(variant: Sizes, config: ModelConfig) -> int:
     return embedding + variant.depth * block + 2 * D + (D + 1) * config.num_classes
 
 
-@measures("table1-parameters")
 def parameters(subject: Subject) -> Measurement:
     config, given = subject.model_config, subject.given
     count = count_parameters_of(config) if given is None else count_parameters(given)
@@ -175,7 +165,6 @@ def _compare(settings: list[Setting], config: Config, prefix: str = "") -> Measu
     return same_unless(faults, f"{prefix}{len(settings) - len(faults)} of {len(settings)} settings")
 
 
-@measures("table3")
 def table_3(subject: Subject) -> Measurement:
     config = subject.config
     if config is None:
@@ -186,7 +175,6 @@ def table_3(subject: Subject) -> Measurement:
     return min(measured, key=lambda row: row.note.count(", paper "))
 
 
-@measures("finetuning")
 def fine_tuning(subject: Subject) -> Measurement:
     config = subject.config
     if config is None:

@@ -45,11 +45,11 @@ def diagnose(
     findings: list[Finding] = []
     not_measured: list[Unmeasured] = []
     healthy: list[str] = []
-    with restored_global_state(next((p.device for p in model.parameters()), torch.device("cpu"))):
+    with restored_global_state():
         tested = ModelUnderTest(
-            model,
-            images,
-            labels,
+            original=model,
+            given_images=images,
+            given_labels=labels,
             test_images=_tensor(test_images, "test_images"),
             input_shape=input_shape,
             num_classes=num_classes or 0,
@@ -57,7 +57,7 @@ def diagnose(
             factory=factory,
             seed=seed,
         )
-        for name, check in CHECKS:
+        for name, check in CHECKS.items():
             try:
                 found = list(check(tested))
             except NotMeasured as error:
@@ -66,7 +66,8 @@ def diagnose(
                 not_measured.append(Unmeasured(name, f"{type(error).__name__}: {error}"))
             else:
                 findings += found
-                healthy += [] if found else [name]
+                if not found:
+                    healthy.append(name)
     return Diagnosis(tuple(findings), tuple(not_measured), tuple(healthy), time.perf_counter() - start)
 
 

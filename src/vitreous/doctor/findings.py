@@ -5,10 +5,9 @@ The level of each finding, why it matters and how to fix it are in findings.toml
 
 from __future__ import annotations
 
-import dataclasses
 import tomllib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 from typing import Any, Literal
@@ -70,8 +69,7 @@ class Diagnosis:
         return {finding.id for finding in self.findings if finding.level in (levels or LEVELS)}
 
     def as_json(self) -> dict[str, Any]:
-        rounded = dataclasses.replace(self, elapsed_seconds=round(self.elapsed_seconds, 2))
-        return {"exit_code": self.exit_code, **dataclasses.asdict(rounded)}
+        return {"exit_code": self.exit_code, **asdict(self), "elapsed_seconds": round(self.elapsed_seconds, 2)}
 
 
 def quoted(names: Iterable[str]) -> str:

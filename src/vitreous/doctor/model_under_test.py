@@ -10,7 +10,7 @@ import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +21,7 @@ from vitreous.doctor import model_io
 from vitreous.doctor.findings import NotMeasured
 from vitreous.doctor.model_io import Shape
 from vitreous.doctor.randomness import Deterministic
-from vitreous.doctor.recording import AttentionOp, Recorder, attention_ops, recording
+from vitreous.doctor.recording import AttentionOp, Recorder, attention_ops, record_forward
 from vitreous.errors import VitreousError
 
 BATCH_SIZE = 32  # large enough to show dependence on the batch, quick on two cores
@@ -118,14 +118,13 @@ def looks_fresh(model: nn.Module) -> bool | None:
 # --- the model -----------------------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class ModelUnderTest:
     """A model, its inputs and labels, and the results that several checks share."""
 
     original: nn.Module
     given_images: Tensor | None
     given_labels: Tensor | None
-    _: KW_ONLY
     test_images: Tensor | None
     input_shape: Shape | None
     num_classes: int  # 0: as many as the model has outputs
@@ -176,11 +175,10 @@ class ModelUnderTest:
             images = model_io.synthetic_inputs(64, shape, self.generator()).to(self.device)
             try:
                 self._require_accepted(images[:2])
+                return images
             except VitreousError:
                 if self.input_shape is not None:
                     raise
-            else:
-                return images
         raise VitreousError(
             "The model accepts none of the common input shapes; give its shape: --input-shape 1,28,28 (or images=...)"
         )
@@ -252,12 +250,8 @@ class ModelUnderTest:
     # --- recording it
 
     def record(self, images: Tensor, *, randomised: bool = False) -> Recorder:
-        with (
-            self.borrowed(randomised=randomised) as model,
-            recording(model, images, unregistered_tensors(model)) as recorder,
-        ):
-            model(images)
-        return recorder
+        with self.borrowed(randomised=randomised) as model:
+            return record_forward(model, images, unregistered_tensors(model))
 
     @cached_property
     def recording(self) -> Recorder:

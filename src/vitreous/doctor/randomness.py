@@ -18,7 +18,7 @@ DROPOUT = frozenset(["bernoulli", "native_dropout"])
 
 
 @contextmanager
-def restored_global_state(device: torch.device) -> Iterator[None]:
+def restored_global_state() -> Iterator[None]:
     """Restore the random generators, grad mode, attention fast path, thread count and warning filters afterwards.
 
     Meanwhile one thread: many small forward passes lose more to synchronisation than they gain (`doctor post-vit` on
@@ -26,15 +26,13 @@ def restored_global_state(device: torch.device) -> Iterator[None]:
     """
     python_state, numpy_state = random.getstate(), np.random.get_state()
     fastpath, threads = torch.backends.mha.get_fastpath_enabled(), torch.get_num_threads()
-    cuda = [device] if device.type == "cuda" else []
     try:
         with (
-            warnings.catch_warnings(),
-            torch.random.fork_rng(devices=cuda),
+            warnings.catch_warnings(action="ignore"),  # the model's own would be repeated dozens of times
+            torch.random.fork_rng(),
             torch.inference_mode(False),
             torch.enable_grad(),
         ):
-            warnings.simplefilter("ignore")  # the model's own would be repeated dozens of times
             torch.backends.mha.set_fastpath_enabled(False)
             torch.set_num_threads(1)
             yield
@@ -85,7 +83,7 @@ def _expected_result(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if name == "normal_":
         expected = given[0] if given else 0.0
     elif name == "uniform_":
-        low, high = (*given, *(0.0, 1.0)[len(given) :])[:2]
+        low, high = given[0] if given else 0.0, given[1] if len(given) > 1 else 1.0
         expected = (low + high) / 2
     return result if expected is None else result.fill_(expected)
 

@@ -9,8 +9,8 @@ Shapes: G groups (images × heads) of Q queries and S keys, K head width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import math
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -58,28 +58,29 @@ def _tensors_in(value: Any) -> list[Tensor]:
 class Recorder(Deterministic):
     """Records the operations executed inside it. Tensors are kept alive, so no address is reused."""
 
-    def __init__(self, leaves: dict[int, tuple[str, str]], current_module: Callable[[], str]) -> None:
+    def __init__(self, leaves: dict[int, tuple[str, str]]) -> None:
         super().__init__()
         self.nodes: list[Node] = []
+        self.executing = [""]  # the names of the modules being executed, the innermost last
         self._leaves = leaves  # storage address → (kind, name)
-        self._current_module = current_module
         self._node_at: dict[tuple[Any, ...], Node] = {}
         self._written_from_input: set[int] = set()  # storages into which the input was copied, in whole or in part
 
-    def node_of(self, tensor: Tensor) -> Node:
+    def _node_of(self, tensor: Tensor) -> Node:
         location = _location(tensor)
-        node = self._node_at.get(location)
-        if node is None:
+        if location not in self._node_at:
             kind, name = self._leaves.get(location[0], ("constant", ""))
-            node = Node("leaf", tensor, kind=kind, name=name)
-            node.from_input, node.from_parameter = kind == "input", kind == "parameter"
-            self._node_at[location] = node
+            from_input, from_parameter = kind == "input", kind == "parameter"
+            self._node_at[location] = Node(
+                "leaf", tensor, name=name, kind=kind, from_input=from_input, from_parameter=from_parameter
+            )
+        node = self._node_at[location]
         node.from_input = node.from_input or location[0] in self._written_from_input
         return node
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        parents = tuple(self.node_of(tensor) for tensor in _tensors_in((args, kwargs)))
+        parents = tuple(self._node_of(tensor) for tensor in _tensors_in((args, kwargs)))
         result = super().__torch_dispatch__(func, types, args, kwargs)
         from_input = any(parent.from_input for parent in parents)
         if func._schema.is_mutable and from_input:
@@ -91,7 +92,7 @@ class Recorder(Deterministic):
                 parents=parents,
                 arguments=args,
                 options=kwargs,
-                module=self._current_module(),
+                module=self.executing[-1],
                 from_input=from_input,
                 from_parameter=any(parent.from_parameter for parent in parents),
             )
@@ -100,8 +101,8 @@ class Recorder(Deterministic):
         return result
 
 
-@contextmanager
-def recording(model: nn.Module, inputs: Tensor, plain: dict[str, Tensor]) -> Iterator[Recorder]:
+@torch.no_grad()
+def record_forward(model: nn.Module, inputs: Tensor, plain: dict[str, Tensor]) -> Recorder:
     """Record what `model` does to `inputs`, with fused attention kernels switched off.
 
     `plain` holds the model's tensors that are neither parameters nor buffers.
@@ -110,16 +111,19 @@ def recording(model: nn.Module, inputs: Tensor, plain: dict[str, Tensor]) -> Ite
     owned = {"plain": plain.items(), "buffer": model.named_buffers(), "parameter": model.named_parameters()}
     for kind, named in owned.items():
         leaves |= {tensor.untyped_storage().data_ptr(): (kind, name) for name, tensor in named if tensor.numel()}
-    executing: list[str] = []
-    with ExitStack() as stack:
+    recorder = Recorder(leaves)
+
+    def leave(*_: Any) -> None:
+        recorder.executing.pop()
+
+    with ExitStack() as hooks:
         for name, module in model.named_modules():
-            enter = module.register_forward_pre_hook(lambda *_, name=name: executing.append(name))
-            leave = module.register_forward_hook(lambda *_: executing.pop() and None, always_call=True)
-            stack.callback(enter.remove)
-            stack.callback(leave.remove)
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-        yield stack.enter_context(Recorder(leaves, lambda: executing[-1] if executing else ""))
+            enter = module.register_forward_pre_hook(lambda *_, name=name: recorder.executing.append(name))
+            hooks.callback(enter.remove)
+            hooks.callback(module.register_forward_hook(leave, always_call=True).remove)
+        with sdpa_kernel(SDPBackend.MATH), recorder:
+            model(inputs)
+    return recorder
 
 
 # --- walking back through a recording ------------------------------------------------------------------------
@@ -131,24 +135,22 @@ def without_views(node: Node) -> Node:
     return node
 
 
-def unscaled(node: Node) -> tuple[Node, float | None]:
+def unscaled(node: Node) -> tuple[Node, float]:
     """Walk back through views and multiplications by a constant; return the node reached and the product of factors.
 
-    The factor is None where the model learns it (a temperature): then no fixed value is expected.
+    The factor is NaN where the model learns it (a temperature): then no fixed value is expected.
     """
-    factor: float | None = 1.0
+    factor = 1.0
     while True:
         node = without_views(node)
         if node.op not in ("mul", "div") or len(node.arguments) < 2:
             return node, factor
         data, other = _data_and_other(node)
         value = _constant_value(other)
-        if data is None or (value is None and not (isinstance(other, Node) and other.from_parameter)):
+        if data is None or value is None:
             return node, factor
-        if value is None or factor is None or value == 0:
-            factor = None
-        else:
-            factor = factor * value if node.op == "mul" else factor / value
+        value = value or math.nan  # 0 leaves nothing to compare
+        factor = factor * value if node.op == "mul" else factor / value
         node = data
 
 
@@ -165,15 +167,28 @@ def _data_and_other(node: Node) -> tuple[Node | None, Any]:
 
 
 def _constant_value(other: Any) -> float | None:
+    """Return the one value of a number or a constant tensor; NaN if it is learned, None if it has several values."""
     if isinstance(other, int | float):
         return float(other)
-    if isinstance(other, Node) and not other.from_parameter and not other.from_input and other.tensor.numel():
+    if isinstance(other, Node) and other.from_parameter:
+        return math.nan
+    if isinstance(other, Node) and not other.from_input and other.tensor.numel():
         low, high = other.tensor.min().item(), other.tensor.max().item()
         return float(low) if low == high else None
     return None
 
 
 # --- attention and linear layers -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreProduct:
+    """The product q·k of queries (G, Q, K) and keys (G, K, S) from which the logits are computed."""
+
+    query: Tensor
+    key: Tensor
+    key_node: Node
+    scale: float  # the factor between q·k and the logits; NaN if learned
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -185,10 +200,7 @@ class AttentionOp:
     values: Tensor
     logits: Tensor  # the input of the softmax
     softmax_dim: int
-    query: Tensor | None = None  # (G, Q, K) as it enters the product; None if the logits are not a product q·k
-    key: Tensor | None = None  # (G, K, S)
-    key_node: Node | None = None
-    scale: float | None = None  # the factor on q·k; None if learned, or without a product
+    scores: ScoreProduct | None  # None if the logits are not computed from a product q·k
 
 
 def attention_ops(recorder: Recorder) -> list[AttentionOp]:
@@ -208,41 +220,34 @@ def attention_ops(recorder: Recorder) -> list[AttentionOp]:
                 weights, values = weights.mT, values.mT
             if weights.ndim == 2:
                 weights, values = weights[None], values[None]
-            found.append(_attention_op(softmax, weights, values))
+            logits = softmax.parents[0]
+            found.append(
+                AttentionOp(
+                    module=softmax.module,
+                    weights=weights,
+                    values=values,
+                    logits=logits.tensor,
+                    softmax_dim=softmax.arguments[1] % softmax.tensor.ndim,
+                    scores=_score_product(logits, 1.0),
+                )
+            )
     return found
 
 
-def _attention_op(softmax: Node, weights: Tensor, values: Tensor) -> AttentionOp:
-    found: dict[str, Any] = {}
-    product = _score_product(softmax.parents[0], 1.0)
-    if product is not None:
-        node, scale = product
-        query, key = node.parents[-2:]
-        key_node, key_factor = unscaled(key)
-        for factor in (unscaled(query)[1], key_factor):
-            scale = None if scale is None or factor is None else scale * factor
-        found = {"query": query.tensor, "key": key.tensor, "key_node": key_node, "scale": scale}
-    return AttentionOp(
-        module=softmax.module,
-        weights=weights,
-        values=values,
-        logits=softmax.parents[0].tensor,
-        softmax_dim=softmax.arguments[1] % softmax.tensor.ndim,
-        **found,
-    )
-
-
-def _score_product(node: Node, factor: float | None, depth: int = 0) -> tuple[Node, float | None] | None:
+def _score_product(node: Node, scale: float, depth: int = 0) -> ScoreProduct | None:
     """Walk from the softmax's input back to the product q·k, past scaling, biases and masks."""
-    node, own = unscaled(node)
-    factor = None if factor is None or own is None else factor * own
+    node, factor = unscaled(node)
+    scale *= factor
     if node.op in ("mm", "bmm", "baddbmm"):
-        if not all(parent.from_input for parent in node.parents[-2:]):
+        query, key = node.parents[-2:]
+        if not (query.from_input and key.from_input):
             return None  # a product with a parameter is a linear layer
-        return node, None if factor is None else factor * float(node.options.get("alpha", 1))
+        (_, query_factor), (key_node, key_factor) = unscaled(query), unscaled(key)
+        scale *= float(node.options.get("alpha", 1)) * query_factor * key_factor
+        return ScoreProduct(query.tensor, key.tensor, key_node, scale)
     if node.op in ("add", "sub", "masked_fill", "where", "clamp", "nan_to_num") and depth < 8:
         for parent in node.parents:
-            if parent.from_input and (found := _score_product(parent, factor, depth + 1)) is not None:
+            if parent.from_input and (found := _score_product(parent, scale, depth + 1)) is not None:
                 return found
     return None
 

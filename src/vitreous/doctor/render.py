@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import TextIO
@@ -23,7 +22,7 @@ def plain_text(diagnosis: Diagnosis, title: str = "") -> str:
 
 def render(diagnosis: Diagnosis, title: str = "", file: TextIO | None = None) -> None:
     """Print a diagnosis to `file` (default: standard output)."""
-    console = Console(file=file or sys.stdout, highlight=False)
+    console = Console(file=file, highlight=False)
     if console.is_terminal:
         for line in _lines(diagnosis, title):
             console.print(line)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_under_test import ModelUnderTest
-from vitreous.doctor.recording import AttentionOp
+from vitreous.doctor.recording import AttentionOp, ScoreProduct
 from vitreous.reports.formats import number, percent
 
 #: exp(−87.3) = 1.2e-38: below, float32 has only denormal numbers, then zero.
@@ -22,9 +22,9 @@ MASKED = 1e4
 def scale(tested: ModelUnderTest) -> Iterator[Finding]:
     """Compare the factor between q·k and the logits with 1/√(head width)."""
     measured = [
-        (op.module, op.scale, op.query.shape[-1])
+        (op.module, op.scores.scale, op.scores.query.shape[-1])
         for op in tested.attention
-        if op.query is not None and op.scale is not None and not _is_normalised(op)  # unit vectors need no scale
+        if op.scores and not math.isnan(op.scores.scale) and not _is_normalised(op.scores)  # unit vectors need no scale
     ]
     if not measured:
         raise NotMeasured("no product of queries and keys with a fixed scale was observed")
@@ -77,7 +77,7 @@ def blown_up(tested: ModelUnderTest) -> Iterator[Finding]:
 
 def collapsed(tested: ModelUnderTest) -> Iterator[Finding]:
     """All heads of an attention put their whole weight on one token."""
-    ops = [op for op in tested.attention if op.query is not None and op.weights.shape[-1] > 2 and _rows_sum_to_one(op)]
+    ops = [op for op in tested.attention if op.scores and op.weights.shape[-1] > 2 and _rows_sum_to_one(op)]
     if not ops:
         raise NotMeasured("no attention over three or more tokens with weights that sum to 1 was observed")
     if next(blown_up(tested), None) is not None:
@@ -103,9 +103,7 @@ def _relative_entropy(weights: Tensor) -> float:
     return float(entropy) / math.log(weights.shape[-1])
 
 
-def _is_normalised(op: AttentionOp) -> bool:
+def _is_normalised(scores: ScoreProduct) -> bool:
     """Whether all queries have the same length, and all keys: normalised on purpose (cosine attention, QK-norm)."""
-    if op.query is None or op.key is None:
-        return False
-    lengths = op.query.norm(dim=-1), op.key.norm(dim=-2)
+    lengths = scores.query.norm(dim=-1), scores.key.norm(dim=-2)
     return all(length.numel() >= 4 and float(length.std()) <= 1e-3 * float(length.mean()) for length in lengths)

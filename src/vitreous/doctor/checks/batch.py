@@ -55,7 +55,7 @@ def tokens_never_attend(tested: ModelUnderTest) -> Iterator[Finding]:
     An attention sums over S positions in each of G groups. If no group ever contains two different tokens of one
     image, those tokens never attend to each other, whatever else is mixed.
     """
-    ops = [op for op in tested.attention if op.query is not None] or tested.attention
+    ops = [op for op in tested.attention if op.scores] or tested.attention
     images = tested.images[: tested.num_recorded].clone()
     other = tested.synthetic_inputs(len(images), offset=2)
 

@@ -16,7 +16,6 @@ from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.randomness import seed_everything
 from vitreous.reports.formats import number
 
-OVERFIT_IMAGES = 64
 OVERFIT_STEPS = 200
 OVERFIT_SECONDS = 20.0
 PATIENCE = 60  # steps without progress after which the next learning rate is tried; the last one gets all steps
@@ -65,25 +64,25 @@ def _trend(what: str, sizes: list[float], start_text: str) -> Iterator[Finding]:
 
 
 def cannot_overfit(tested: ModelUnderTest) -> Iterator[Finding]:
-    """A model that cannot memorise 64 images cannot learn anything else."""
+    """A model that cannot memorise a few images cannot learn anything else."""
     if tested.fresh is False:
         raise NotMeasured("the model is trained already")
-    images, labels = tested.images[:OVERFIT_IMAGES], tested.labels[:OVERFIT_IMAGES]
-    if len(images) < 8:
-        raise NotMeasured(f"only {len(images)} images were given")
+    count = len(tested.images)
+    if count < 8:
+        raise NotMeasured(f"only {count} images were given")
     deadline = min(time.monotonic() + OVERFIT_SECONDS, tested.deadline)
     tried: list[tuple[float, int, float]] = []  # loss, correct predictions, learning rate
     for learning_rate in LEARNING_RATES:
-        loss, num_correct = _overfit(tested, images, labels, learning_rate, deadline)
-        if _fits(loss, num_correct / len(images)):
+        loss, num_correct = _overfit(tested, learning_rate, deadline)
+        if _fits(loss, num_correct / count):
             return
         tried.append((loss, num_correct, learning_rate))
     loss, num_correct, learning_rate = min(tried)
     yield finding(
         "cannot-overfit",
-        f"the model cannot memorise {len(images)} images: after {OVERFIT_STEPS} steps of AdamW the loss is"
-        f" {number(loss)} and {num_correct} of {len(images)} predictions are correct, at the best of {len(tried)}"
-        f" learning rates ({learning_rate:g}); a working model gets below 0.5.",
+        f"the model cannot memorise {count} images: after {OVERFIT_STEPS} steps of AdamW the loss is {number(loss)} and"
+        f" {num_correct} of {count} predictions are correct, at the best of {len(tried)} learning rates"
+        f" ({learning_rate:g}); a working model gets below 0.5.",
     )
 
 
@@ -92,10 +91,9 @@ def _fits(loss: float, accuracy: float) -> bool:
     return loss < 0.5 and accuracy >= 0.95
 
 
-def _overfit(
-    tested: ModelUnderTest, images: Tensor, labels: Tensor, learning_rate: float, deadline: float
-) -> tuple[float, int]:
+def _overfit(tested: ModelUnderTest, learning_rate: float, deadline: float) -> tuple[float, int]:
     """Train until the model fits or the steps are used up; return its loss and number of correct predictions."""
+    images, labels = tested.images, tested.labels
     with tested.borrowed(training=True) as model:
         seed_everything(tested.seed)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -123,7 +121,7 @@ def _overfit(
                 loss = loss if math.isfinite(loss) else math.inf
                 num_correct = int((log_probabilities.argmax(1) == labels).sum())
                 no_progress = step + 1 >= PATIENCE and not loss < 0.97 * first_loss
-                if _fits(loss, num_correct / len(images)) or (no_progress and learning_rate != LEARNING_RATES[-1]):
+                if _fits(loss, num_correct / len(labels)) or (no_progress and learning_rate != LEARNING_RATES[-1]):
                     break
     return loss, num_correct
 

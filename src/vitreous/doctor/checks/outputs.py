@@ -57,15 +57,14 @@ def linear_after_linear(tested: ModelUnderTest) -> Iterator[Finding]:
     """A linear layer's output that enters another linear layer through views only, in a recorded forward pass."""
     pairs: dict[Level, dict[tuple[str, str], tuple[int, int, int]]] = {"warning": {}, "note": {}}
     for node in tested.recording.nodes:
-        second = linear_op(node)
-        first = linear_feeding(second.data) if second is not None else None
-        if second is not None and first is not None:
+        if (second := linear_op(node)) and (first := linear_feeding(second.data)):
             widths = first.in_features, first.out_features, second.out_features
             # through a bottleneck (LoRA, factorised layers) two linear layers save parameters: maybe on purpose
             level: Level = "note" if widths[1] < min(widths[0], widths[2]) else "warning"
             pairs[level][first.weight, second.weight] = widths
     for level, found in pairs.items():
-        for (first_weight, second_weight), (into, middle, out) in list(found.items())[:1]:
+        if found:
+            (first_weight, second_weight), (into, middle, out) = next(iter(found.items()))
             more = f", and {plural(len(found) - 1, 'more pair')}" if len(found) > 1 else ""
             yield finding(
                 "linear-after-linear",

@@ -146,7 +146,7 @@ def _without_gradient(tested: ModelUnderTest) -> set[str]:
 
 def _key_biases(tested: ModelUnderTest) -> set[str]:
     try:
-        nodes = [op.key_node for op in tested.attention if op.key_node is not None]
+        nodes = [op.scores.key_node for op in tested.attention if op.scores]
     except NotMeasured:
         return set()
     return {without_views(node.parents[0]).name for node in nodes if node.op == "addmm"}
