@@ -39,7 +39,7 @@ def convert(
         lines = [f"{source}: a run of vitreous"]
     else:
         model, checkpoint = load_model(source, num_heads=num_heads, allow_partial=allow_partial, **fitted)
-        preprocessing, class_names = checkpoint.preprocessing, checkpoint.origin.class_names
+        preprocessing, class_names = checkpoint.preprocessing, checkpoint.class_names
         lines = [f"{source}: {checkpoint.report}", *(f"  {note}" for note in checkpoint.notes)]
     if to != "vitreous":
         stats: dict[str, Any] = preprocessing.model_dump(include={"mean", "std"}) if preprocessing else {}

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from vitreous.checkpoints.checkpoint import Mapped
-from vitreous.checkpoints.facts import Hints
+from vitreous.checkpoints.facts import Facts
 from vitreous.checkpoints.names import MAX_BLOCKS, count_blocks, expand, join_qkv, rename, split_qkv
 from vitreous.config import ViTConfig
 from vitreous.errors import CheckpointError
@@ -63,7 +63,7 @@ def _names(table: dict[str, str], depth: int) -> dict[str, str]:
     }
 
 
-def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
+def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]) -> Mapped:
     notes: list[str] = []
     stacked = any(name.startswith(_STACKED) for name in tensors)
     big_vision = stacked or any("/MultiHeadDotProductAttention_0/" in name for name in tensors)
@@ -75,19 +75,22 @@ def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any])
     if "pos_embed" not in renamed:
         raise CheckpointError("the file has no learned positions: big_vision does not store its sine-cosine ones")
     num_heads = _check_axes(renamed)
+    if num_heads is not None and stated.num_heads not in (None, num_heads):
+        raise CheckpointError(f"it has {num_heads} heads, not num_heads={stated.num_heads}")
     ours = {name: _to_ours(name, tensor) for name, tensor in renamed.items()}
     if big_vision and "cls_token" in ours:
         positions = ours["pos_embed"]
         ours["pos_embed"] = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
         notes.append("the class token already includes its position: it is given one of zero")
     half = (0.5,) * (ours["patch_embed.proj.weight"].shape[1] if "patch_embed.proj.weight" in ours else 3)
+    defaults = Facts.from_untrusted(num_heads=num_heads, norm_eps=NORM_EPS, gelu="tanh", mean=half, std=half)
     return Mapped(
         tensors=join_qkv(ours),
         used=sum(1 for name in tensors if name not in unexpected),
         unexpected=unexpected,
-        origin=hints.origin("google", "google", NORM_EPS, "tanh", half, half),
+        facts=stated.over(defaults),
+        position_rule="google",
         notes=notes,
-        num_heads=num_heads,
     )
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vitreous.checkpoints import google, huggingface, timm, torchvision
-from vitreous.checkpoints.facts import Hints
+from vitreous.checkpoints.facts import Facts
 from vitreous.config import ViTConfig
 from vitreous.downloads.files import atomic_write_bytes
 from vitreous.errors import CheckpointError
@@ -79,14 +79,14 @@ def save_model(
 
 def _facts(
     config: ViTConfig, mean: Sequence[float] | None, std: Sequence[float] | None, class_names: Sequence[str] | None
-) -> Hints:
+) -> Facts:
     """Return what is stored beside the weights, after checking it against the model."""
     for name, values in {"mean": mean, "std": std}.items():
         if values is not None and (len(values) != config.channels or not all(map(math.isfinite, values))):
             raise CheckpointError(f"{name}={tuple(values)}: expected {plural(config.channels, 'finite number')}")
     if class_names is not None and len(class_names) != config.num_classes:
         raise CheckpointError(f"{len(class_names)} class names were given for {config.num_classes} classes")
-    return Hints(
+    return Facts(
         num_heads=config.num_heads,
         image_size=config.image_size,
         norm_eps=config.norm_eps,
@@ -159,7 +159,7 @@ def _how_to_build(config: ViTConfig, layout: TargetLayout, as_folder: bool, part
 
 
 def _write_folder(
-    path: Path, layout: TargetLayout, tensors: dict[str, Tensor], config: ViTConfig, facts: Hints
+    path: Path, layout: TargetLayout, tensors: dict[str, Tensor], config: ViTConfig, facts: Facts
 ) -> None:
     if facts.mean is None or facts.std is None:
         raise CheckpointError(
@@ -197,7 +197,7 @@ def _write(path: Path, data: bytes) -> None:
         raise CheckpointError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
 
 
-def _safetensors(tensors: dict[str, Tensor], facts: Hints) -> bytes:
+def _safetensors(tensors: dict[str, Tensor], facts: Facts) -> bytes:
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     return bytes(save(contiguous, metadata=facts.to_header()))
 
