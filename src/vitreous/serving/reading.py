@@ -41,7 +41,7 @@ class Upload:
             height, width = self.content.shape[:2]
         else:
             with contextlib.suppress(struct.error, IndexError):
-                _, width, height = images.declared_extent(self.content)
+                height, width = images.declared_extent(self.content)
         self.declared_pixels = width * height
 
 
