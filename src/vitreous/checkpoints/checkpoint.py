@@ -79,11 +79,10 @@ class Checkpoint:
     @property
     def preprocessing(self) -> Preprocessing | None:
         """How an image becomes this model's input; None if the file does not state it."""
-        mean, std, config = self.mean, self.std, self.config
-        if mean is None or std is None or not len(mean) == len(std) == config.channels or min(std) <= 0:
+        mean, std = self.mean, self.std
+        if mean is None or std is None or not len(mean) == len(std) == self.config.channels or min(std) <= 0:
             return None
-        geometry = {"image_size": config.image_size, "channels": config.channels}
-        return Preprocessing(**geometry, mean=mean, std=std, resize="bilinear", polarity="as-is")
+        return bilinear_preprocessing(self.config, mean, std)
 
     @classmethod
     def of_model(cls, model: ViT, mean: Stats = None, std: Stats = None) -> Checkpoint:
@@ -93,6 +92,12 @@ class Checkpoint:
             path=Path(), tensors=tensors, config=model.config, position_rule="timm", mean=mean, std=std,
             total=len(tensors), used=len(tensors),
         )  # fmt: skip
+
+
+def bilinear_preprocessing(config: ViTConfig, mean: tuple[float, ...], std: tuple[float, ...]) -> Preprocessing:
+    return Preprocessing(
+        image_size=config.image_size, channels=config.channels, mean=mean, std=std, resize="bilinear", polarity="as-is"
+    )
 
 
 def make_checkpoint(path: Path, mapped: Mapped) -> Checkpoint:

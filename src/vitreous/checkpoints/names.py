@@ -109,7 +109,7 @@ def split_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         if ".attn.qkv." in name:
             for part, piece in zip("qkv", tensor.chunk(3), strict=True):
-                split[name.replace(".attn.qkv.", f".attn.{part}.")] = piece.contiguous()
+                split[name.replace(".attn.qkv.", f".attn.{part}.")] = piece
         else:
             split[name] = tensor
     return split

@@ -142,9 +142,10 @@ def _refuse_or_note(config: ViTConfig, layout: TargetLayout, as_folder: bool, ap
 def _how_to_build(config: ViTConfig, layout: TargetLayout, as_folder: bool, parts: Mapping[str, str]) -> list[str]:
     notes = []
     if layout in ("timm", "torchvision") and not as_folder:
-        arguments = timm.model_arguments(config) if layout == "timm" else torchvision.model_arguments(config)
         if layout == "timm":
-            arguments |= {"in_chans": config.channels, "num_classes": config.num_classes}
+            arguments = timm.model_arguments(config) | {"in_chans": config.channels, "num_classes": config.num_classes}
+        else:
+            arguments = torchvision.model_arguments(config)
         text = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         eps = f", norm_layer=partial(torch.nn.LayerNorm, eps={config.norm_eps:g})" if "epsilon" in parts else ""
         notes.append(f"build it with VisionTransformer({text}{eps})")
