@@ -34,7 +34,7 @@ def test_patch_resize_equals_timms(timm, old, new):
     torch.testing.assert_close(resize_patch_kernel(kernel, new), theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_growing_patches_answers_exactly_as_before():
+def test_growing_patches_gives_the_same_tokens():
     kernel, patches = torch.randn(5, 3, 4, 4), torch.randn(9, 3, 4, 4)
     larger = F.interpolate(patches, size=(7, 7), mode="bilinear", antialias=True)
     before = torch.einsum("ncij,dcij->nd", patches, kernel)
@@ -42,7 +42,7 @@ def test_growing_patches_answers_exactly_as_before():
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
 
 
-def test_shrinking_patches_keeps_the_size_of_the_answers():
+def test_shrinking_patches_keeps_the_scale_of_the_tokens():
     """Smooth patches lose little and give nearly the same token; plain resizing is 16 times too small."""
     coarse = torch.randn(64, 3, 4, 4)
     patches = F.interpolate(coarse, size=(16, 16), mode="bilinear")

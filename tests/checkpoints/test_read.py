@@ -329,6 +329,15 @@ def test_hugging_face_file_alone_and_pooler(hf_folder, write):
     assert (alone.has_head, alone.config.head) == (False, "mlp")
 
 
+def test_tensors_under_two_names_or_unknown(hf_folder, write):
+    tensors = load_file(hf_folder[1] / "model.safetensors")
+    for second, shape in (("vit.classifier.weight", (7, 32)), ("vit.layers.1.attention.q_proj.weight", (32, 32))):
+        with pytest.raises(CheckpointError, match=r"\(in our names\) under two names"):
+            read_checkpoint(write(tensors | {second: torch.zeros(shape)}), num_heads=4)
+    with pytest.raises(CheckpointError, match=r"40 of 41 tensors; 1 left over\n  unexpected: vit\.decoder"):
+        read_checkpoint(write(tensors | {"vit.decoder": torch.zeros(2)}), num_heads=4)
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
     [({"model_type": "beit"}, "'beit' model"), ({"hidden_act": "quick_gelu"}, "'quick_gelu'.*is not GELU")],

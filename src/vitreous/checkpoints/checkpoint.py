@@ -30,11 +30,11 @@ class Mapped:
     """The tensors of a foreign file under our names and in our shapes, and the names that could not be mapped."""
 
     tensors: dict[str, Tensor]
-    used: int  # tensors of the file that went into them
     unexpected: list[str]
     facts: Facts  # as stated, completed by the layout's defaults
     position_rule: PositionRule
     notes: list[str] = field(default_factory=list)
+    used: int = 0  # tensors of the file that went into ours
 
 
 @dataclass(frozen=True, kw_only=True)

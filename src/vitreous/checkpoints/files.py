@@ -3,7 +3,7 @@
 Every declared size is checked against the size of the file before memory is allocated, nothing is unpickled in this
 process, and a file with a mistake is refused with one sentence:
 
-- safetensors: read by the library, which checks lengths, shapes and offsets; `_check_header` adds what it accepts;
+- safetensors: read by the library, which checks lengths, shapes and offsets; `_check_header` checks the rest;
 - `.npz`: sizes are read from the zip directory first, arrays by `vitreous.data.npz.read_npy`;
 - `.pth`, `.pt`, `.bin`: only `torch.load(weights_only=True)`, and only in a child process with limits on memory, time
   and output (`unpickle.py`); its tensors come back as safetensors, which are checked like any other.

@@ -1,7 +1,7 @@
 """Google's `.npz` files: the paper's own, AugReg's and big_vision's.
 
-Shapes in the file: kernels are (in, out); q, k, v (D, H, K) and (H, K); the output projection (H, K, D); the patch
-kernel (P, P, C, D). They show the number of heads. ε is 1e-6 and GELU is Flax's tanh approximation in all of Google's
+Shapes in the file: kernels are (in, out); q, k, v (D, H, K) and (H, K), which state the number of heads; the output
+projection (H, K, D); the patch kernel (P, P, C, D). ε is 1e-6 and GELU is Flax's tanh approximation in all of Google's
 code; the input is in [-1, 1], which is mean 0.5 and deviation 0.5.
 
 big_vision numbers the sub-modules differently, may stack all blocks along a leading axis, and stores positions for the
@@ -86,7 +86,6 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
     defaults = Facts.from_untrusted(num_heads=num_heads, norm_eps=NORM_EPS, gelu="tanh", mean=half, std=half)
     return Mapped(
         tensors=join_qkv(ours),
-        used=sum(1 for name in tensors if name not in unexpected),
         unexpected=unexpected,
         facts=stated.over(defaults),
         position_rule="google",
@@ -152,10 +151,7 @@ def _to_ours(name: str, tensor: Tensor) -> Tensor:
 
 def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
     names = {ours: theirs for theirs, ours in _names(_ORIGINAL, config.depth).items()}
-    pieces = dict(tensors)
-    for i in range(0 if config.qkv_bias else config.depth):  # Flax's attention always has the bias
-        pieces[f"blocks.{i}.attn.qkv.bias"] = torch.zeros(3 * config.dim)
-    split = split_qkv(pieces)
+    split = split_qkv(tensors)
     return {names[name]: _to_theirs(name, tensor, config).contiguous() for name, tensor in split.items()}
 
 

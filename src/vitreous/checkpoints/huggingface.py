@@ -21,7 +21,7 @@ from vitreous.errors import CheckpointError
 
 MARKER = "embeddings.patch_embeddings.projection.weight"
 BASE = "vit."  # prefix of all tensors but the classifier's, in a model with a classifier
-_BLOCK = r"(?:encoder\.layer|layers)\.(\d+)\."
+_BLOCK = r"(?:vit\.)?(?:encoder\.layer|layers)\.(\d+)\."
 
 _TOP = {
     "cls_token!": "embeddings.cls_token",
@@ -73,13 +73,11 @@ def read_config(config: Mapping[str, Any], folder: Path) -> Facts:
 
 
 def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]) -> Mapped:
-    bare = {name.removeprefix(BASE): tensor for name, tensor in tensors.items()}
-    if len(bare) != len(tensors):
-        raise CheckpointError(f"the file has the same tensor with and without the prefix {BASE!r}")
-    depth = count_blocks(bare, _BLOCK)
+    depth = count_blocks(tensors, _BLOCK)
     names = expand(_IN_FILES, depth) | expand(_IN_MEMORY, depth)
-    renamed, unexpected = rename(bare, names)
-    used, notes = len(renamed), []
+    names |= {BASE + theirs: ours for theirs, ours in names.items()}
+    renamed, unexpected = rename(tensors, names)
+    notes = []
     if "head.weight" in renamed and "pre_logits.weight" in renamed:
         del renamed["pre_logits.weight"]
         renamed.pop("pre_logits.bias", None)
@@ -92,7 +90,6 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
     half = (0.5,) * (kernel.shape[1] if kernel is not None and kernel.ndim == 4 else 3)
     return Mapped(
         tensors=join_qkv(renamed),
-        used=used,
         unexpected=unexpected,
         facts=stated.over(Facts.from_untrusted(norm_eps=NORM_EPS, gelu="erf", mean=half, std=half)),
         position_rule="hf",

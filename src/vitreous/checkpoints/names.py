@@ -51,7 +51,12 @@ def expand(table: Mapping[str, str], depth: int) -> dict[str, str]:
 
 def rename(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> tuple[dict[str, Tensor], list[str]]:
     """Return the tensors in `names`, renamed, and the names of the others."""
-    renamed = {names[name]: tensor for name, tensor in tensors.items() if name in names}
+    renamed: dict[str, Tensor] = {}
+    for theirs, tensor in tensors.items():
+        if (ours := names.get(theirs)) in renamed:
+            raise CheckpointError(f"the file has {ours!r} (in our names) under two names; one is {theirs!r}")
+        if ours is not None:
+            renamed[ours] = tensor
     return renamed, [name for name in tensors if name not in names]
 
 

@@ -178,6 +178,7 @@ def _map(raw: RawFile, config: Mapping[str, Any], folder: Path, asked: Facts, pr
     chosen = choose_prefix(prefixes, prefix)
     inside, outside = strip_prefix(raw.tensors, chosen, prefixes, notes)
     mapped = layout.read(inside, stated, config)
+    mapped.used = len(inside.keys() - mapped.unexpected)
     mapped.unexpected = [chosen + name for name in mapped.unexpected] + outside
     mapped.notes = [f"{layout.name} layout", *notes, *mapped.notes]
     return mapped

@@ -59,7 +59,7 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
     renamed, unexpected = rename(tensors, expand(_TABLE, depth))
     if config.get("global_pool") == "avg" and "cls_token" in renamed:
         raise CheckpointError("the model has a class token but pools the patch tokens, which our ViT cannot express")
-    used, notes = len(renamed), []
+    notes = []
     if num_scales := _fold_layer_scale(renamed):
         notes.append(f"{num_scales} LayerScale vectors multiplied into the matrices before them: the same arithmetic")
     if _add_class_position(renamed, stated.image_size):
@@ -69,7 +69,7 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
             "the file does not state its input's normalisation: AugReg's is 0.5/0.5, DeiT's and DINO's ImageNet's"
         )
     facts = stated.over(Facts(norm_eps=NORM_EPS, gelu="erf"))
-    return Mapped(tensors=renamed, used=used, unexpected=unexpected, facts=facts, position_rule="timm", notes=notes)
+    return Mapped(tensors=renamed, unexpected=unexpected, facts=facts, position_rule="timm", notes=notes)
 
 
 def _fold_layer_scale(tensors: dict[str, Tensor]) -> int:

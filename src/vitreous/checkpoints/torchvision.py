@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vitreous.checkpoints.checkpoint import Mapped
@@ -46,15 +45,12 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
     facts = (
         Facts(gelu="erf").over(stated).over(defaults)
     )  # no other GELU, even if an approximate export's header has it
-    return Mapped(tensors=renamed, used=len(renamed), unexpected=unexpected, facts=facts, position_rule="torchvision")
+    return Mapped(tensors=renamed, unexpected=unexpected, facts=facts, position_rule="torchvision")
 
 
 def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
     names = {ours: theirs for theirs, ours in expand(_TABLE, config.depth).items()}
-    written = {names[name]: tensor for name, tensor in tensors.items()}
-    for i in range(0 if config.qkv_bias else config.depth):  # torch's attention always has the bias
-        written[names[f"blocks.{i}.attn.qkv.bias"]] = torch.zeros(3 * config.dim)
-    return written
+    return {names[name]: tensor for name, tensor in tensors.items()}
 
 
 def model_arguments(config: ViTConfig) -> dict[str, Any]:

@@ -45,7 +45,6 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
             " (to_patch_embedding.1 and .3), which the paper's ViT does not have"
         )
     renamed, unexpected = rename(tensors, expand(_TABLE, count_blocks(tensors, _BLOCK)))
-    used = len(renamed)
     notes = ["vit-pytorch does not record its pooling: the class token is used, its default"]
     renamed["patch_embed.proj.weight"] = _as_kernel(renamed["patch_embed.proj.weight"], stated.channels)
     heads = None
@@ -58,7 +57,7 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
             heads = dim // _HEAD_DIM
             notes.append(f"{heads} heads of width {_HEAD_DIM}, the library's default: the file does not state it")
     facts = stated.over(Facts.from_untrusted(num_heads=heads, norm_eps=NORM_EPS, gelu="erf"))
-    return Mapped(tensors=renamed, used=used, unexpected=unexpected, facts=facts, position_rule="timm", notes=notes)
+    return Mapped(tensors=renamed, unexpected=unexpected, facts=facts, position_rule="timm", notes=notes)
 
 
 def _as_kernel(weight: Tensor, stated_channels: int | None) -> Tensor:

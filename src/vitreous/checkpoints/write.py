@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
@@ -39,6 +40,7 @@ _EXPRESSIBLE = {
 #: Parts that change the logits slightly but not the structure; `approximate=True` ignores them.
 _NUMERIC = {"erf GELU", "tanh GELU", "epsilon"}
 _COMMON_EPS = 1e-6
+_ALWAYS_BIASED = ("torchvision", "google")  # attention there cannot do without biases of q, k and v
 
 
 def save_model(
@@ -67,6 +69,8 @@ def save_model(
     notes = _refuse_or_note(config, layout, as_folder, approximate)
     facts = _facts(config, mean, std, class_names)
     tensors = {name: tensor.detach().cpu().float() for name, tensor in model.state_dict().items()}
+    if layout in _ALWAYS_BIASED and not config.qkv_bias:
+        tensors |= {f"blocks.{i}.attn.qkv.bias": torch.zeros(3 * config.dim) for i in range(config.depth)}
     written = _WRITE[layout](tensors, config)
     if as_folder:
         _write_folder(path, layout, written, config, facts)
@@ -149,7 +153,7 @@ def _how_to_build(config: ViTConfig, layout: TargetLayout, as_folder: bool, part
         text = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         eps = f", norm_layer=partial(torch.nn.LayerNorm, eps={config.norm_eps:g})" if "epsilon" in parts else ""
         notes.append(f"build it with VisionTransformer({text}{eps})")
-    if not config.qkv_bias and layout in ("torchvision", "google"):
+    if layout in _ALWAYS_BIASED and not config.qkv_bias:
         notes.append("the q, k, v biases, which this model does not have, are written as zeros")
     if "oblong" in parts and layout == "google":
         notes.append(f"the file cannot state the image size {config.image_size}: give trained_size when reading it")
