@@ -340,7 +340,11 @@ def test_tensors_under_two_names_or_unknown(hf_folder, write):
 
 @pytest.mark.parametrize(
     ("change", "match"),
-    [({"model_type": "beit"}, "'beit' model"), ({"hidden_act": "quick_gelu"}, "'quick_gelu'.*is not GELU")],
+    [
+        ({"model_type": "beit"}, "'beit' model"),
+        ({"hidden_act": "quick_gelu"}, "'quick_gelu'.*is not GELU"),
+        ({"hidden_act": []}, r"\[\].*is not GELU"),
+    ],
 )
 def test_hugging_face_models_of_another_kind(hf_folder, change, match):
     _, folder = hf_folder

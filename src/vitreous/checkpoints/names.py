@@ -61,7 +61,6 @@ def rename(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> tuple[dic
 
 
 def choose_prefix(prefixes: list[str], wanted: str | None) -> str:
-    """Return the prefix of the model to read."""
     if wanted is None and len(prefixes) == 1:
         return prefixes[0]
     shown = ", ".join(repr(prefix) for prefix in prefixes[:6])

@@ -37,7 +37,6 @@ NORM_EPS = 1e-6
 
 
 def read_config(config: Mapping[str, Any], folder: Path) -> Facts:
-    """Return what a config.json in timm's style states."""
     pretrained = config.get("pretrained_cfg")
     pretrained = pretrained if isinstance(pretrained, dict) else config
     arguments = config.get("model_args")
