@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 from vitreous.checkpoints import (
     Checkpoint,
-    Origin,
     adapt,
     load_model,
     resize_positions,
@@ -33,7 +34,7 @@ def test_patch_resize_equals_timms(timm, old, new):
     torch.testing.assert_close(resize_patch_kernel(kernel, new), theirs, rtol=1e-4, atol=1e-5)
 
 
-def test_growing_patches_answers_exactly_as_before():
+def test_growing_patches_gives_the_same_tokens():
     kernel, patches = torch.randn(5, 3, 4, 4), torch.randn(9, 3, 4, 4)
     larger = F.interpolate(patches, size=(7, 7), mode="bilinear", antialias=True)
     before = torch.einsum("ncij,dcij->nd", patches, kernel)
@@ -41,7 +42,7 @@ def test_growing_patches_answers_exactly_as_before():
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-5)
 
 
-def test_shrinking_patches_keeps_the_size_of_the_answers():
+def test_shrinking_patches_keeps_the_scale_of_the_tokens():
     """Smooth patches lose little and give nearly the same token; plain resizing is 16 times too small."""
     coarse = torch.randn(64, 3, 4, 4)
     patches = F.interpolate(coarse, size=(16, 16), mode="bilinear")
@@ -93,7 +94,7 @@ def test_three_channels_from_one():
 def published(tiny):
     """As if from a file: 48 × 48 RGB images in 16 × 16 patches, with ImageNet's normalisation."""
     model = tiny(image_size=48, patch_size=16)
-    return Checkpoint.of_model(model, Origin("google", 1e-6, "erf", "google", *IMAGENET))
+    return replace(Checkpoint.of_model(model, *IMAGENET), position_rule="google")
 
 
 def test_everything_at_once(published):
@@ -110,7 +111,7 @@ def test_everything_at_once(published):
     expected = resize_positions(published.tensors["pos_embed"], (3, 3), (7, 5), True, "google")
     assert torch.equal(adapted.tensors["pos_embed"], expected)
     assert not adapted.tensors["head.weight"].any()
-    assert len(adapted.origin.mean) == len(adapted.origin.std) == 1
+    assert len(adapted.mean) == len(adapted.std) == 1
     untouched = {name for name in adapted.tensors if name.startswith("blocks")}
     assert all(torch.equal(adapted.tensors[name], published.tensors[name]) for name in untouched)
 

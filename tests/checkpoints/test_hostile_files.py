@@ -322,13 +322,11 @@ def test_a_sparse_file_of_a_terabyte(tmp_path):
     refused(tmp_path / "w.safetensors", "the limit is")
 
 
-@pytest.mark.parametrize(
-    "contents", [b"[" * 100_000, b"[1]", b"{", b"\xff", json.dumps({"model_type": "vit", "hidden_act": []}).encode()]
-)
-def test_a_config_that_lies(tmp_path, contents):
+@pytest.mark.parametrize("contents", [b"[" * 100_000, b"[1]", b"{", b"\xff"])
+def test_a_damaged_config(tmp_path, contents):
     save_file({"a": torch.zeros(2)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_bytes(contents)
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match=r"config\.json' (is not readable as JSON|should hold a JSON object)"):
         read_checkpoint(tmp_path)
 
 
@@ -337,9 +335,10 @@ def test_small_files_that_imply_huge_models(tmp_path, tiny):
     state = {name: tensor.clone() for name, tensor in tiny().state_dict().items()}
     huge = torch.zeros(2**20, 3, 1, 1)  # a width of a million: attention alone would be 12 TB
     save_file(state | {"patch_embed.proj.weight": huge}, tmp_path / "wide.safetensors")
-    for allow_partial in (False, True):
-        with pytest.raises(CheckpointError):
-            load_model(tmp_path / "wide.safetensors", num_heads=4, allow_partial=allow_partial)
+    with pytest.raises(CheckpointError, match="is not a whole model"):
+        load_model(tmp_path / "wide.safetensors", num_heads=4)
+    with pytest.raises(CheckpointError, match=r"implies [\d,]{15,} parameters"):
+        load_model(tmp_path / "wide.safetensors", num_heads=4, allow_partial=True)
     many = {f"blocks.{i}.norm1.weight": torch.zeros(1) for i in range(3000)}
     save_file(state | many, tmp_path / "deep.safetensors")
     with pytest.raises(CheckpointError, match="3000 transformer blocks"):

@@ -101,12 +101,13 @@ def test_invalid_facts_in_a_header_are_ignored(tiny, write):
              "std": {"0": 1}, "class_names": {"0": "a", "2": "b"}}  # fmt: skip
     checkpoint = read_checkpoint(write(state_of(tiny()), vitreous=json.dumps(facts)))
     assert (checkpoint.config.num_heads, checkpoint.config.image_size, checkpoint.config.gelu) == (4, (24, 24), "erf")
-    assert checkpoint.origin.mean is checkpoint.origin.std is checkpoint.origin.class_names is None
+    assert checkpoint.mean is checkpoint.std is checkpoint.class_names is None
     for text in ("[1]", "{", "[" * 100_000):
         with pytest.raises(CheckpointError, match="give num_heads"):
             read_checkpoint(write(state_of(tiny()), vitreous=text))
-    with pytest.raises(CheckpointError, match="must be positive whole numbers"):
-        read_checkpoint(write(state_of(tiny())), num_heads=4, trained_size=(24, "24"))
+    for wrong in ({"num_heads": 4, "trained_size": (24, "24")}, {"num_heads": 0}):
+        with pytest.raises(CheckpointError, match="must be positive whole numbers"):
+            read_checkpoint(write(state_of(tiny())), **wrong)
 
 
 def test_an_oblong_grid_needs_its_size(tiny, write):
@@ -218,6 +219,9 @@ def test_vit_pytorch_with_wide_heads_is_refused(parity, write):
     state |= {"transformer.layers.0.0.fn.to_qkv.weight": torch.zeros(3 * 64, 32)}
     with pytest.raises(CheckpointError, match="heads are 64 wide together and its tokens 32"):
         read_checkpoint(write(state))
+    state |= {"transformer.layers.0.0.fn.to_qkv.weight": torch.zeros(0, 0)}
+    with pytest.raises(CheckpointError, match="does not state its number of heads"):
+        read_checkpoint(write(state))
 
 
 GOOGLE_PARTS = {
@@ -247,7 +251,7 @@ def test_google_facts(parity, tmp_path):
     np.savez(tmp_path / "w.npz", **arrays, **{"opt/state/step": np.array(100)})
     checkpoint = read_checkpoint(tmp_path / "w.npz")
     assert (checkpoint.config.gelu, checkpoint.config.norm_eps, checkpoint.config.num_heads) == ("tanh", 1e-6, 4)
-    assert checkpoint.origin.position_rule == "google"
+    assert checkpoint.position_rule == "google"
     assert checkpoint.preprocessing is not None
     assert checkpoint.preprocessing.mean == checkpoint.preprocessing.std == (0.5, 0.5, 0.5)
     with pytest.raises(CheckpointError, match="has 4 heads, not num_heads=2"):
@@ -262,6 +266,7 @@ def test_google_shapes_that_do_not_fit_are_listed(parity, tmp_path):
         (key, (31, 4, 8), r"missing: blocks\.1\.attn\.qkv\.weight"),
         ("head/kernel", (2, 3, 4, 5, 6), "not 2 axes"),
         ("embedding/kernel", (6, 6, 32), "not 4 axes"),
+        ("embedding/kernel", (6, 6, 0, 32), r"has the shape \(32, 0, 6, 6\)"),
         ("cls", (32,), "not 3 axes"),
     ):
         np.savez(tmp_path / "w.npz", **parity.google_arrays(parity.TINY) | {name: np.zeros(shape, np.float32)})
@@ -300,7 +305,7 @@ def test_hugging_face_facts(hf_folder):
     for path in (folder, folder / "model.safetensors"):  # a file in its folder is read with its neighbours
         checkpoint = read_checkpoint(path)
         assert (checkpoint.config.norm_eps, checkpoint.config.gelu, checkpoint.config.num_heads) == (1e-12, "tanh", 4)
-        assert checkpoint.origin.class_names == ("zero", "one", "two", "three", "four", "five", "six")
+        assert checkpoint.class_names == ("zero", "one", "two", "three", "four", "five", "six")
         assert checkpoint.preprocessing is not None
         assert (checkpoint.preprocessing.mean, checkpoint.preprocessing.std) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))
 
@@ -316,14 +321,30 @@ def test_hugging_face_file_alone_and_pooler(hf_folder, write):
     assert "42 of 42 tensors, none left over" in with_both.report
     assert any("the pooler is left out" in note for note in with_both.notes)
     assert torch.equal(with_both.tensors["blocks.1.attn.qkv.weight"], raw["blocks.1.attn.qkv.weight"])
+    empty = {"vit.embeddings.patch_embeddings.projection.weight": torch.zeros(32, 0, 6, 6)}
+    with pytest.raises(CheckpointError, match=r"has the shape \(32, 0, 6, 6\)"):
+        read_checkpoint(write(tensors | empty), num_heads=4)
     backbone = {name.removeprefix("vit."): tensor for name, tensor in (tensors | pooler).items() if "class" not in name}
     alone = read_checkpoint(write(backbone), num_heads=4)  # what ViTModel saves: its pooler is the paper's MLP head
     assert (alone.has_head, alone.config.head) == (False, "mlp")
 
 
+def test_tensors_under_two_names_or_unknown(hf_folder, write):
+    tensors = load_file(hf_folder[1] / "model.safetensors")
+    for second, shape in (("vit.classifier.weight", (7, 32)), ("vit.layers.1.attention.q_proj.weight", (32, 32))):
+        with pytest.raises(CheckpointError, match=r"\(in our names\) under two names"):
+            read_checkpoint(write(tensors | {second: torch.zeros(shape)}), num_heads=4)
+    with pytest.raises(CheckpointError, match=r"40 of 41 tensors; 1 left over\n  unexpected: vit\.decoder"):
+        read_checkpoint(write(tensors | {"vit.decoder": torch.zeros(2)}), num_heads=4)
+
+
 @pytest.mark.parametrize(
     ("change", "match"),
-    [({"model_type": "beit"}, "'beit' model"), ({"hidden_act": "quick_gelu"}, "'quick_gelu'.*is not GELU")],
+    [
+        ({"model_type": "beit"}, "'beit' model"),
+        ({"hidden_act": "quick_gelu"}, "'quick_gelu'.*is not GELU"),
+        ({"hidden_act": []}, r"\[\].*is not GELU"),
+    ],
 )
 def test_hugging_face_models_of_another_kind(hf_folder, change, match):
     _, folder = hf_folder
@@ -346,6 +367,6 @@ def test_a_neighbours_config_is_not_believed(hf_folder, tiny):
 def test_torchvision_facts(tiny, tmp_path):
     save_model(tiny(norm_eps=1e-5), tmp_path / "tv.safetensors", "torchvision")
     checkpoint = read_checkpoint(tmp_path / "tv.safetensors")
-    assert checkpoint.origin.mean == (0.485, 0.456, 0.406)
+    assert checkpoint.mean == (0.485, 0.456, 0.406)
     assert checkpoint.config.norm_eps == 1e-5  # from the header we write: the layout itself has no place for it
     assert checkpoint.config.num_heads == 4

@@ -61,6 +61,8 @@ def test_approximate_writes_with_a_note(tiny, tmp_path):
     notes = save_model(model, tmp_path / "g.npz", "google", approximate=True)
     assert sum(note.startswith("approximate:") for note in notes) == 2  # GELU and ε
     assert read_checkpoint(tmp_path / "g.npz").config.gelu == "tanh"
+    save_model(tiny(gelu="tanh"), tmp_path / "tv.safetensors", "torchvision", approximate=True)
+    assert read_checkpoint(tmp_path / "tv.safetensors").config.gelu == "erf"  # as torchvision computes it
     with pytest.raises(CheckpointError, match="mean pooling"):  # no amount of approximation makes another model
         save_model(tiny(pool="mean"), tmp_path / "hf", "hf", mean=MEAN, std=STD, approximate=True)
 
@@ -114,7 +116,7 @@ def test_class_names_travel(tiny, tmp_path, transformers_vit):
     names = [f"Klasse {letter}" for letter in "äöüßéç–"]
     for layout in ("hf", "timm", "torchvision"):
         save_model(tiny(), tmp_path / PATHS[layout], layout, mean=MEAN, std=STD, class_names=names)
-        assert read_checkpoint(tmp_path / PATHS[layout]).origin.class_names == tuple(names)
+        assert read_checkpoint(tmp_path / PATHS[layout]).class_names == tuple(names)
     assert AutoConfig.from_pretrained(tmp_path / "hf").id2label[3] == "Klasse ß"
 
 

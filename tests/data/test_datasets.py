@@ -73,6 +73,7 @@ def test_fashion_and_cifar() -> None:
 
 def test_digits_need_no_network_and_look_like_mnist(digits: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITREOUS_OFFLINE", "1")
+    assert torch.equal(load("digits").test.images, digits.test.images)
     assert digits.train.images.shape[1:] == (1, 28, 28)
     assert len(digits.train) + len(digits.val) + len(digits.test) == 1797
     assert (len(digits.train) + len(digits.val), len(digits.test)) == (

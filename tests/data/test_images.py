@@ -6,6 +6,7 @@ import contextlib
 import io
 import struct
 import time
+import warnings
 import zlib
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from vitreous.data.images import decode_image, from_pillow, image_extent, luma, resize, to_channels
+from vitreous.data.images import declared_extent, decode_image, from_pillow, image_extent, luma, resize, to_channels
 from vitreous.errors import DataError
 
 GRADIENT = np.linspace(0, 255, 12 * 8).reshape(12, 8).astype(np.uint8)
@@ -143,6 +144,16 @@ def test_bombs_and_other_formats_are_refused_at_once(name: str, tmp_path: Path) 
     with pytest.raises(DataError, match=r"image\.png"):
         decode_image(path)
     assert time.process_time() - start < 0.1
+
+
+@pytest.mark.parametrize("side", [8_000, 10_000, 14_000])  # below, within and above the range in which Pillow warns
+def test_large_images_are_refused_without_a_warning(side: int) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(DataError, match="the image declares more than 50,000,000 pixels"):
+            decode_image(png(side, side))
+        assert declared_extent(png(side, side)) == ((side, side) if side < 13_000 else (0, 0))
+    assert not caught
 
 
 def test_an_animated_webp_is_refused() -> None:

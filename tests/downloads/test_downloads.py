@@ -27,7 +27,7 @@ from vitreous.errors import DataError
 
 CONTENT = bytes(range(256)) * 40
 GOOD = gzip.compress(CONTENT)
-NPM = NpmPackage("some-data", "1.0.0", {})
+NPM = NpmPackage("some-data", "1.0.0", {}, "0" * 64)
 Respond = Callable[[http.server.BaseHTTPRequestHandler], None]
 
 
@@ -400,8 +400,8 @@ def test_data_in_another_form_are_rebuilt(tmp_path: Path, monkeypatch: pytest.Mo
         pairs = zip((folder / "even").read_bytes(), (folder / "odd").read_bytes(), strict=True)
         yield "file.bin", bytes(value for pair in pairs for value in pair)
 
-    origin = NpmPackage("some-data", "1.0.0", {"even": "package/even", "odd": "package/odd"}, rebuild=interleave)
-    assert fetched(file_set(origin)) == CONTENT
+    members, sha256 = {"even": "package/even", "odd": "package/odd"}, hashlib.sha256(package).hexdigest()
+    assert fetched(file_set(NpmPackage("some-data", "1.0.0", members, sha256, interleave))) == CONTENT
 
 
 def test_apt_fetches_a_package_even_without_package_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,12 +6,11 @@ to another task; `save_model` writes. There is one module per layout; `files.py`
 
 from vitreous.checkpoints.adapt import Adapted, adapt, take_architecture
 from vitreous.checkpoints.checkpoint import Checkpoint
-from vitreous.checkpoints.facts import Origin
 from vitreous.checkpoints.positions import POSITION_RULES, PositionRule, resize_positions
 from vitreous.checkpoints.read import load_model, read_checkpoint
 from vitreous.checkpoints.write import TARGETS, TargetLayout, save_model
 
 __all__ = [
-    "POSITION_RULES", "TARGETS", "Adapted", "Checkpoint", "Origin", "PositionRule", "TargetLayout", "adapt",
+    "POSITION_RULES", "TARGETS", "Adapted", "Checkpoint", "PositionRule", "TargetLayout", "adapt",
     "load_model", "read_checkpoint", "resize_positions", "save_model", "take_architecture",
 ]  # fmt: skip

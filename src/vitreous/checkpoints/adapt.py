@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitreous.checkpoints.checkpoint import HEAD, Checkpoint, expected_shapes
-from vitreous.checkpoints.facts import Origin, Stats
+from vitreous.checkpoints.facts import Stats
 from vitreous.checkpoints.positions import RULE_IN_WORDS, resize_positions
 from vitreous.config import ViTConfig
 from vitreous.data.preprocessing import Preprocessing
@@ -25,17 +25,18 @@ _ARCHITECTURE = (
 
 @dataclass(frozen=True)
 class Adapted:
-    """A complete state dict for `ViT(config)`, what was changed, and the origin with the new input mean and std."""
+    """A complete state dict for `ViT(config)`, what was changed, and the input's mean and std."""
 
     tensors: dict[str, Tensor]
     changes: list[str]
-    origin: Origin
+    mean: Stats
+    std: Stats
 
     def normalise_as_before(self, preprocessing: Preprocessing) -> Preprocessing:
         """Return `preprocessing` with the normalisation the weights were trained with, unless it is unknown."""
-        if self.origin.mean is None or self.origin.std is None:
+        if self.mean is None or self.std is None:
             return preprocessing
-        return preprocessing.model_copy(update={"mean": self.origin.mean, "std": self.origin.std})
+        return preprocessing.model_copy(update={"mean": self.mean, "std": self.std})
 
 
 def take_architecture(checkpoint: Checkpoint, config: ViTConfig) -> ViTConfig:
@@ -53,9 +54,19 @@ def adapt(checkpoint: Checkpoint, config: ViTConfig, *, new_head: bool | None = 
     """
     old, expected = checkpoint.config, expected_shapes(config)
     _check_architecture(old, config)
-    tensors, changes, origin = dict(checkpoint.tensors), list[str](), checkpoint.origin
+    tensors, changes, mean, std = dict(checkpoint.tensors), list[str](), checkpoint.mean, checkpoint.std
     if old.channels != config.channels:
-        origin = _adapt_channels(tensors, checkpoint, config, changes)
+        first = "stem.0" if config.stem_channels else "patch_embed.proj"
+        weight, bias = f"{first}.weight", f"{first}.bias"
+        tensors[weight], tensors[bias], mean, std = change_channels(
+            tensors[weight], tensors[bias], config.channels, mean, std
+        )
+        how = (
+            "summed over the channels, the same model for gray images"
+            if config.channels < old.channels
+            else "divided equally among the channels, the same model for images of equal channels"
+        )
+        changes.append(f"input channels {old.channels} → {config.channels}: the kernel of {first} {how}")
     if old.patch_size != config.patch_size:
         kernel = "patch_embed.proj.weight"
         tensors[kernel] = resize_patch_kernel(tensors[kernel], config.patch_size)
@@ -64,7 +75,7 @@ def adapt(checkpoint: Checkpoint, config: ViTConfig, *, new_head: bool | None = 
             " (FlexiViT), which maps a resized patch to the same token"
         )
     if old.grid != config.grid and config.positions == "learned":
-        rule, has_class_token = origin.position_rule, config.has_class_token
+        rule, has_class_token = checkpoint.position_rule, config.has_class_token
         tensors["pos_embed"] = resize_positions(tensors["pos_embed"], old.grid, config.grid, has_class_token, rule)
         changes.append(f"positions {by(*old.grid)} → {by(*config.grid)} patches: {RULE_IN_WORDS[rule]}")
     if drops_mlp_head := old.head == "mlp" and config.head == "linear":
@@ -80,7 +91,7 @@ def adapt(checkpoint: Checkpoint, config: ViTConfig, *, new_head: bool | None = 
         raise CheckpointError(
             f"the weights cannot be fitted to this configuration: missing or of another shape: {join(wrong, most=5)}"
         )
-    return Adapted({name: tensors[name].contiguous() for name in expected}, changes, origin)
+    return Adapted({name: tensors[name].contiguous() for name in expected}, changes, mean, std)
 
 
 def _check_architecture(old: ViTConfig, new: ViTConfig) -> None:
@@ -95,24 +106,6 @@ def _check_architecture(old: ViTConfig, new: ViTConfig) -> None:
         raise CheckpointError("the weights have no MLP head of that width: set model.head=linear, as fine-tuning does")
 
 
-def _adapt_channels(
-    tensors: dict[str, Tensor], checkpoint: Checkpoint, config: ViTConfig, changes: list[str]
-) -> Origin:
-    old, origin = checkpoint.config.channels, checkpoint.origin
-    first = "stem.0" if config.stem_channels else "patch_embed.proj"
-    weight, bias = f"{first}.weight", f"{first}.bias"
-    tensors[weight], tensors[bias], mean, std = change_channels(
-        tensors[weight], tensors[bias], config.channels, origin.mean, origin.std
-    )
-    how = (
-        "summed over the channels, the same model for gray images"
-        if config.channels < old
-        else "divided equally among the channels, the same model for images of equal channels"
-    )
-    changes.append(f"input channels {old} → {config.channels}: the kernel of {first} {how}")
-    return replace(origin, mean=mean, std=std)
-
-
 # --- the patch kernel: D width, C channels, p × p the old patch, q × q the new one; a kernel is (D, C, p, p) ---
 
 
@@ -125,8 +118,6 @@ def resize_patch_kernel(kernel: Tensor, new_size: tuple[int, int]) -> Tensor:
     R is bilinear and antialiased, because small images are usually averaged down from larger ones. It is separable, so
     two small pseudo-inverses suffice: W' = (R_row⁺)ᵀ W R_column⁺.
     """
-    if tuple(kernel.shape[-2:]) == tuple(new_size):
-        return kernel
     rows, columns = (
         torch.linalg.pinv(_resize_matrix(old, new)) for old, new in zip(kernel.shape[-2:], new_size, strict=True)
     )  # (p, q) each
@@ -150,8 +141,6 @@ def change_channels(
     1 → 3: a third of the kernel per channel, the same model for images whose channels are equal.
     """
     old = kernel.shape[1]
-    if channels == old:
-        return kernel, bias, mean, std
     if (old, channels) == (1, 3):
         return kernel.expand(-1, 3, -1, -1) / 3, bias, mean and mean * 3, std and std * 3
     if channels != 1:

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.checkpoints.facts import Hints, Origin, Stats
+from vitreous.checkpoints.facts import Facts, Stats
+from vitreous.checkpoints.positions import PositionRule
 from vitreous.config import ViTConfig, build_config
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import CheckpointError, ConfigError
@@ -29,11 +30,11 @@ class Mapped:
     """The tensors of a foreign file under our names and in our shapes, and the names that could not be mapped."""
 
     tensors: dict[str, Tensor]
-    used: int  # tensors of the file that went into them
     unexpected: list[str]
-    origin: Origin
+    facts: Facts  # as stated, completed by the layout's defaults
+    position_rule: PositionRule
     notes: list[str] = field(default_factory=list)
-    num_heads: int | None = None
+    used: int = 0  # tensors of the file that went into ours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,10 @@ class Checkpoint:
     path: Path
     tensors: dict[str, Tensor]
     config: ViTConfig
-    origin: Origin
+    position_rule: PositionRule  # how positions are resized
+    mean: Stats = None
+    std: Stats = None
+    class_names: tuple[str, ...] | None = None
     total: int  # tensors in the file that belong to the model
     used: int
     missing: tuple[str, ...] = ()
@@ -75,32 +79,42 @@ class Checkpoint:
     @property
     def preprocessing(self) -> Preprocessing | None:
         """How an image becomes this model's input; None if the file does not state it."""
-        mean, std, config = self.origin.mean, self.origin.std, self.config
-        if mean is None or std is None or not len(mean) == len(std) == config.channels or min(std) <= 0:
+        mean, std = self.mean, self.std
+        if mean is None or std is None or not len(mean) == len(std) == self.config.channels or min(std) <= 0:
             return None
-        geometry = {"image_size": config.image_size, "channels": config.channels}
-        return Preprocessing(**geometry, mean=mean, std=std, resize="bilinear", polarity="as-is")
+        return bilinear_preprocessing(self.config, mean, std)
 
     @classmethod
-    def of_model(cls, model: ViT, origin: Origin | None = None, mean: Stats = None, std: Stats = None) -> Checkpoint:
+    def of_model(cls, model: ViT, mean: Stats = None, std: Stats = None) -> Checkpoint:
         """Return a model of ours as a checkpoint, for `adapt`: transfer from one run to another."""
-        config, tensors = model.config, dict(model.state_dict())
-        origin = origin or Hints().origin("vitreous", "timm", config.norm_eps, config.gelu, mean, std)
-        return cls(path=Path(), tensors=tensors, config=config, origin=origin, total=len(tensors), used=len(tensors))
+        tensors = dict(model.state_dict())
+        return cls(
+            path=Path(), tensors=tensors, config=model.config, position_rule="timm", mean=mean, std=std,
+            total=len(tensors), used=len(tensors),
+        )  # fmt: skip
 
 
-def make_checkpoint(path: Path, mapped: Mapped, hints: Hints) -> Checkpoint:
+def bilinear_preprocessing(config: ViTConfig, mean: tuple[float, ...], std: tuple[float, ...]) -> Preprocessing:
+    return Preprocessing(
+        image_size=config.image_size, channels=config.channels, mean=mean, std=std, resize="bilinear", polarity="as-is"
+    )
+
+
+def make_checkpoint(path: Path, mapped: Mapped) -> Checkpoint:
     """Infer the configuration, convert to float32 and compare every tensor with what the model expects."""
-    notes = list(mapped.notes)
+    notes, facts = list(mapped.notes), mapped.facts
     tensors = _as_float32(mapped.tensors, notes)
-    config = _infer_config(tensors, mapped, hints, notes)
+    config = _infer_config(tensors, facts, notes)
     expected = expected_shapes(config)
     is_backbone = not any(name in tensors for name in HEAD)
     return Checkpoint(
         path=path,
         tensors=tensors,
         config=config,
-        origin=mapped.origin,
+        position_rule=mapped.position_rule,
+        mean=facts.mean,
+        std=facts.std,
+        class_names=facts.class_names,
         total=mapped.used + len(mapped.unexpected),
         used=mapped.used,
         missing=tuple(name for name in expected if name not in tensors and not (is_backbone and name in HEAD)),
@@ -131,11 +145,11 @@ def _as_float32(tensors: Mapping[str, Tensor], notes: list[str]) -> dict[str, Te
     return converted
 
 
-# --- the configuration, from shapes and hints --------------------------------------------------------------
+# --- the configuration, from shapes and facts --------------------------------------------------------------
 
 
-def _infer_config(tensors: Mapping[str, Tensor], mapped: Mapped, hints: Hints, notes: list[str]) -> ViTConfig:
-    """Return the configuration that shapes and hints imply; an error names the argument that would complete it."""
+def _infer_config(tensors: Mapping[str, Tensor], facts: Facts, notes: list[str]) -> ViTConfig:
+    """Return the configuration that shapes and facts imply; an error names the argument that would complete it."""
     dim, channels, *patch_size = _shape(tensors, "patch_embed.proj.weight", ndim=4)  # (D, C, P, P)
     pre_logits = tensors.get("pre_logits.weight")
     head = tensors.get("head.weight")
@@ -145,16 +159,16 @@ def _infer_config(tensors: Mapping[str, Tensor], mapped: Mapped, hints: Hints, n
         "patch_size": tuple(patch_size),
         "depth": len({name.split(".")[1] for name in tensors if name.startswith("blocks.")}),
         "mlp_dim": _shape(tensors, "blocks.0.mlp.fc1.weight", ndim=2)[0],
-        "num_heads": _infer_heads(dim, mapped, hints, notes),
-        "image_size": _infer_image_size(tensors, tuple(patch_size), hints),
+        "num_heads": facts.num_heads or _published_heads(dim, notes),
+        "image_size": _infer_image_size(tensors, tuple(patch_size), facts.image_size),
         "pool": "cls" if "cls_token" in tensors else "mean",
         "positions": "learned" if "pos_embed" in tensors else "none",
         "head": "linear" if pre_logits is None else "mlp",
         "head_hidden": None if pre_logits is None or len(pre_logits) == dim else len(pre_logits),
         "num_classes": 1 if head is None else len(head),
         "qkv_bias": "blocks.0.attn.qkv.bias" in tensors,
-        "norm_eps": mapped.origin.norm_eps,
-        "gelu": mapped.origin.gelu,
+        "norm_eps": facts.norm_eps,
+        "gelu": facts.gelu,
     }
     if head is None:
         notes.append("a backbone: the file has no classifier")
@@ -173,12 +187,7 @@ def _shape(tensors: Mapping[str, Tensor], name: str, ndim: int) -> tuple[int, ..
     return shape
 
 
-def _infer_heads(dim: int, mapped: Mapped, hints: Hints, notes: list[str]) -> int:
-    if mapped.num_heads and hints.num_heads and mapped.num_heads != hints.num_heads:
-        raise CheckpointError(f"it has {mapped.num_heads} heads, not num_heads={hints.num_heads}")
-    heads = mapped.num_heads or hints.num_heads
-    if heads is not None:
-        return heads
+def _published_heads(dim: int, notes: list[str]) -> int:
     if dim not in PUBLISHED_HEADS:
         raise CheckpointError(
             f"it does not state its number of heads, and no published ViT has its width of {dim}: give num_heads=…"
@@ -189,17 +198,19 @@ def _infer_heads(dim: int, mapped: Mapped, hints: Hints, notes: list[str]) -> in
     return PUBLISHED_HEADS[dim]
 
 
-def _infer_image_size(tensors: Mapping[str, Tensor], patch_size: tuple[int, ...], hints: Hints) -> tuple[int, int]:
+def _infer_image_size(
+    tensors: Mapping[str, Tensor], patch_size: tuple[int, ...], stated: tuple[int, int] | None
+) -> tuple[int, int]:
     if "pos_embed" not in tensors:
-        if hints.image_size is None:
+        if stated is None:
             raise CheckpointError("it has no positions to infer the image size from: give trained_size=…")
-        return hints.image_size
+        return stated
     patch_height, patch_width = patch_size
     num_patches = _shape(tensors, "pos_embed", ndim=3)[1] - ("cls_token" in tensors)
-    if hints.image_size is not None:
-        (rows, rest_rows), (columns, rest_columns) = map(divmod, hints.image_size, patch_size)
+    if stated is not None:
+        (rows, rest_rows), (columns, rest_columns) = map(divmod, stated, patch_size)
         if rest_rows == rest_columns == 0 and rows * columns == num_patches:
-            return hints.image_size
+            return stated
     side = math.isqrt(max(num_patches, 0))
     if side == 0 or side * side != num_patches:
         raise CheckpointError(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from vitreous.checkpoints import TARGETS, TargetLayout, load_model, save_model
-from vitreous.config import ViTConfig
+from vitreous.checkpoints.checkpoint import bilinear_preprocessing
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import CheckpointError
 from vitreous.models import ViT
@@ -39,7 +39,7 @@ def convert(
         lines = [f"{source}: a run of vitreous"]
     else:
         model, checkpoint = load_model(source, num_heads=num_heads, allow_partial=allow_partial, **fitted)
-        preprocessing, class_names = checkpoint.preprocessing, checkpoint.origin.class_names
+        preprocessing, class_names = checkpoint.preprocessing, checkpoint.class_names
         lines = [f"{source}: {checkpoint.report}", *(f"  {note}" for note in checkpoint.notes)]
     if to != "vitreous":
         stats: dict[str, Any] = preprocessing.model_dump(include={"mean", "std"}) if preprocessing else {}
@@ -49,7 +49,8 @@ def convert(
     names = _distinct_names(class_names, model.config.num_classes, lines)
     notes = [f"converted from {source.name}", *lines]
     if preprocessing is None:
-        preprocessing = _unnormalised(model.config)
+        zeros, ones = (0.0,) * model.config.channels, (1.0,) * model.config.channels
+        preprocessing = bilinear_preprocessing(model.config, mean=zeros, std=ones)
         lines.append("the input's mean and std are unknown: pixels are taken as 0 to 1; edit config.json if not so")
     Run.adopt(target, model, preprocessing, names, notes)
     return [*lines, f"wrote the run {target}"]
@@ -65,12 +66,6 @@ def _read_run(source: Path, fitted: dict[str, Any]) -> tuple[ViT, Preprocessing,
     if not isinstance(model, ViT):
         raise CheckpointError(f"{str(source)!r} holds a {run.config.model.kind}, which no ViT layout can express")
     return model, run.preprocessing, run.class_names
-
-
-def _unnormalised(config: ViTConfig) -> Preprocessing:
-    mean, std = (0.0,) * config.channels, (1.0,) * config.channels
-    geometry = {"image_size": config.image_size, "channels": config.channels}
-    return Preprocessing(**geometry, mean=mean, std=std, resize="bilinear", polarity="as-is")
 
 
 def _distinct_names(given: tuple[str, ...] | None, num_classes: int, lines: list[str]) -> tuple[str, ...]:

@@ -1,36 +1,20 @@
-"""Facts about weights that the tensors do not hold: as files state them (`Hints`) and as established (`Origin`)."""
+"""Facts about weights that the tensors do not hold."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr, ValidationError
 
-from vitreous.checkpoints.positions import PositionRule
 from vitreous.errors import CheckpointError
 
-LayoutName = Literal["timm", "hf", "torchvision", "google", "vit-pytorch", "vitreous"]
 Gelu = Literal["erf", "tanh"]
-Stats = tuple[float, ...] | None  # one number per channel; None: unknown
+Stats = tuple[float, ...] | None  # of the input per channel, for pixels in [0, 1]; None: unknown
 
 #: The key in a safetensors header under which we store what the layout has no place for.
 METADATA_KEY = "vitreous"
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Facts without which the same weights would compute something else."""
-
-    layout: LayoutName
-    norm_eps: float
-    gelu: Gelu
-    position_rule: PositionRule
-    mean: Stats = None  # of the input, for pixels in [0, 1]
-    std: Stats = None
-    class_names: tuple[str, ...] | None = None
 
 
 def _as_pair(value: Any) -> Any:
@@ -42,20 +26,20 @@ def _in_order(value: Any) -> Any:
     return [value.get(str(i)) for i in range(len(value))] if isinstance(value, dict) else value
 
 
-_Side = Annotated[int, Field(strict=True, gt=0, lt=2**20)]
-_Size = Annotated[tuple[_Side, _Side], BeforeValidator(_as_pair)]
+_Positive = Annotated[int, Field(strict=True, gt=0, lt=2**20)]
+_Size = Annotated[tuple[_Positive, _Positive], BeforeValidator(_as_pair)]
 _Numbers = Annotated[tuple[Annotated[float, Field(strict=True, allow_inf_nan=False)], ...], Field(min_length=1)]
 _Names = Annotated[tuple[StrictStr, ...], Field(min_length=1), BeforeValidator(_in_order)]
 
 
-class Hints(BaseModel):
-    """What a config.json, a safetensors header or the caller states; None: not stated."""
+class Facts(BaseModel):
+    """What a config.json, a safetensors header, the caller or a layout's defaults state; None: not stated."""
 
     model_config = ConfigDict(frozen=True)
 
-    num_heads: StrictInt | None = None
+    num_heads: _Positive | None = None
     image_size: _Size | None = None
-    channels: StrictInt | None = None
+    channels: _Positive | None = None
     norm_eps: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
     gelu: Gelu | None = None
     mean: _Numbers | None = None
@@ -63,7 +47,7 @@ class Hints(BaseModel):
     class_names: _Names | None = None
 
     @classmethod
-    def from_untrusted(cls, /, **values: Any) -> Hints:
+    def from_untrusted(cls, /, **values: Any) -> Facts:
         """Take the valid values and ignore the others: a downloaded file may state anything."""
         try:
             return cls.model_validate(values)
@@ -72,7 +56,7 @@ class Hints(BaseModel):
             return cls.model_validate({name: value for name, value in values.items() if name not in invalid})
 
     @classmethod
-    def from_header(cls, metadata: Mapping[str, str]) -> Hints:
+    def from_header(cls, metadata: Mapping[str, str]) -> Facts:
         """Read what `to_header` wrote into a safetensors header."""
         try:
             facts = json.loads(metadata.get(METADATA_KEY, "{}"))
@@ -83,23 +67,9 @@ class Hints(BaseModel):
     def to_header(self) -> dict[str, str]:
         return {"format": "pt", METADATA_KEY: self.model_dump_json()}
 
-    def over(self, other: Hints) -> Hints:
-        """These hints, completed by `other`."""
+    def over(self, other: Facts) -> Facts:
+        """Return these facts, completed by `other`."""
         return other.model_copy(update=self.model_dump(exclude_none=True))
-
-    def origin(
-        self, layout: LayoutName, rule: PositionRule, norm_eps: float, gelu: Gelu, mean: Stats = None, std: Stats = None
-    ) -> Origin:
-        """Return the origin; ε, mean and std are the layout's defaults, which the hints override."""
-        return Origin(
-            layout=layout,
-            norm_eps=self.norm_eps or norm_eps,
-            gelu=gelu,
-            position_rule=rule,
-            mean=self.mean or mean,
-            std=self.std or std,
-            class_names=self.class_names,
-        )
 
 
 def gelu_named(activation: Any, kinds: Mapping[str, Gelu]) -> Gelu:

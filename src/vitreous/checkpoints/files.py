@@ -3,7 +3,7 @@
 Every declared size is checked against the size of the file before memory is allocated, nothing is unpickled in this
 process, and a file with a mistake is refused with one sentence:
 
-- safetensors: read by the library, which checks lengths, shapes and offsets; `_check_header` adds what it accepts;
+- safetensors: read by the library, which checks lengths, shapes and offsets; `_check_header` checks the rest;
 - `.npz`: sizes are read from the zip directory first, arrays by `vitreous.data.npz.read_npy`;
 - `.pth`, `.pt`, `.bin`: only `torch.load(weights_only=True)`, and only in a child process with limits on memory, time
   and output (`unpickle.py`); its tensors come back as safetensors, which are checked like any other.
@@ -218,21 +218,12 @@ def _read_pickled(path: Path, size: int) -> RawFile:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             raise _Refused(f"reading it took more than {seconds:.0f} seconds") from None
-        _check_child(child.returncode, child.stdout)
+        if child.returncode:
+            cause = "it exceeded a limit, or torch could not read the file"
+            raise _Refused(f"the child process ended with {child.returncode}: {cause}")
+        if child.stdout:
+            raise _Refused(_short(child.stdout.decode("utf-8", "replace")))
         return _read_safetensors(target)
-
-
-def _check_child(returncode: int, output: bytes) -> None:
-    try:
-        reply = json.loads(output[-2000:])
-    except ValueError:
-        reply = {}
-    if returncode == 0 and reply == {"done": True}:
-        return
-    reason = reply.get("refused") if isinstance(reply, dict) else None
-    if isinstance(reason, str):
-        raise _Refused(_short(reason))
-    raise _Refused(f"the child process ended with {returncode}: it exceeded a limit, or torch could not read the file")
 
 
 def _short(message: object) -> str:

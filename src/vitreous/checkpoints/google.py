@@ -1,7 +1,7 @@
 """Google's `.npz` files: the paper's own, AugReg's and big_vision's.
 
-Shapes in the file: kernels are (in, out); q, k, v (D, H, K) and (H, K); the output projection (H, K, D); the patch
-kernel (P, P, C, D). They show the number of heads. ε is 1e-6 and GELU is Flax's tanh approximation in all of Google's
+Shapes in the file: kernels are (in, out); q, k, v (D, H, K) and (H, K), which state the number of heads; the output
+projection (H, K, D); the patch kernel (P, P, C, D). ε is 1e-6 and GELU is Flax's tanh approximation in all of Google's
 code; the input is in [-1, 1], which is mean 0.5 and deviation 0.5.
 
 big_vision numbers the sub-modules differently, may stack all blocks along a leading axis, and stores positions for the
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from vitreous.checkpoints.checkpoint import Mapped
-from vitreous.checkpoints.facts import Hints
+from vitreous.checkpoints.facts import Facts
 from vitreous.checkpoints.names import MAX_BLOCKS, count_blocks, expand, join_qkv, rename, split_qkv
 from vitreous.config import ViTConfig
 from vitreous.errors import CheckpointError
@@ -63,7 +63,7 @@ def _names(table: dict[str, str], depth: int) -> dict[str, str]:
     }
 
 
-def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
+def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]) -> Mapped:
     notes: list[str] = []
     stacked = any(name.startswith(_STACKED) for name in tensors)
     big_vision = stacked or any("/MultiHeadDotProductAttention_0/" in name for name in tensors)
@@ -75,19 +75,21 @@ def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any])
     if "pos_embed" not in renamed:
         raise CheckpointError("the file has no learned positions: big_vision does not store its sine-cosine ones")
     num_heads = _check_axes(renamed)
+    if num_heads is not None and stated.num_heads not in (None, num_heads):
+        raise CheckpointError(f"it has {num_heads} heads, not num_heads={stated.num_heads}")
     ours = {name: _to_ours(name, tensor) for name, tensor in renamed.items()}
     if big_vision and "cls_token" in ours:
         positions = ours["pos_embed"]
         ours["pos_embed"] = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
         notes.append("the class token already includes its position: it is given one of zero")
     half = (0.5,) * (ours["patch_embed.proj.weight"].shape[1] if "patch_embed.proj.weight" in ours else 3)
+    defaults = Facts.from_untrusted(num_heads=num_heads, norm_eps=NORM_EPS, gelu="tanh", mean=half, std=half)
     return Mapped(
         tensors=join_qkv(ours),
-        used=sum(1 for name in tensors if name not in unexpected),
         unexpected=unexpected,
-        origin=hints.origin("google", "google", NORM_EPS, "tanh", half, half),
+        facts=stated.over(defaults),
+        position_rule="google",
         notes=notes,
-        num_heads=num_heads,
     )
 
 
@@ -149,10 +151,7 @@ def _to_ours(name: str, tensor: Tensor) -> Tensor:
 
 def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
     names = {ours: theirs for theirs, ours in _names(_ORIGINAL, config.depth).items()}
-    pieces = dict(tensors)
-    for i in range(0 if config.qkv_bias else config.depth):  # Flax's attention always has the bias
-        pieces[f"blocks.{i}.attn.qkv.bias"] = torch.zeros(3 * config.dim)
-    split = split_qkv(pieces)
+    split = split_qkv(tensors)
     return {names[name]: _to_theirs(name, tensor, config).contiguous() for name, tensor in split.items()}
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.checkpoints.checkpoint import Mapped
-from vitreous.checkpoints.facts import Gelu, Hints, gelu_named
+from vitreous.checkpoints.facts import Facts, Gelu, gelu_named
 from vitreous.checkpoints.files import read_json
 from vitreous.checkpoints.names import count_blocks, expand, join_qkv, rename, split_qkv
 from vitreous.config import ViTConfig
@@ -21,7 +21,7 @@ from vitreous.errors import CheckpointError
 
 MARKER = "embeddings.patch_embeddings.projection.weight"
 BASE = "vit."  # prefix of all tensors but the classifier's, in a model with a classifier
-_BLOCK = r"(?:encoder\.layer|layers)\.(\d+)\."
+_BLOCK = r"(?:vit\.)?(?:encoder\.layer|layers)\.(\d+)\."
 
 _TOP = {
     "cls_token!": "embeddings.cls_token",
@@ -52,7 +52,7 @@ _GELU: dict[str, Gelu] = {
 NORM_EPS = 1e-12
 
 
-def read_config(config: Mapping[str, Any], folder: Path) -> Hints:
+def read_config(config: Mapping[str, Any], folder: Path) -> Facts:
     """Return what config.json and the preprocessor_config.json in its folder state."""
     model_type = config.get("model_type", "vit")
     if model_type != "vit":
@@ -61,7 +61,7 @@ def read_config(config: Mapping[str, Any], folder: Path) -> Hints:
     names = config.get("id2label")
     if isinstance(names, dict) and all(name == f"LABEL_{i}" for i, name in names.items()):
         names = None  # the library's placeholders
-    return Hints.from_untrusted(
+    return Facts.from_untrusted(
         num_heads=config.get("num_attention_heads"),
         image_size=config.get("image_size"),
         norm_eps=config.get("layer_norm_eps"),
@@ -72,26 +72,29 @@ def read_config(config: Mapping[str, Any], folder: Path) -> Hints:
     )
 
 
-def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
-    bare = {name.removeprefix(BASE): tensor for name, tensor in tensors.items()}
-    if len(bare) != len(tensors):
-        raise CheckpointError(f"the file has the same tensor with and without the prefix {BASE!r}")
-    depth = count_blocks(bare, _BLOCK)
+def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]) -> Mapped:
+    depth = count_blocks(tensors, _BLOCK)
     names = expand(_IN_FILES, depth) | expand(_IN_MEMORY, depth)
-    renamed, unexpected = rename(bare, names)
-    used, notes = len(renamed), []
+    names |= {BASE + theirs: ours for theirs, ours in names.items()}
+    renamed, unexpected = rename(tensors, names)
+    notes = []
     if "head.weight" in renamed and "pre_logits.weight" in renamed:
         del renamed["pre_logits.weight"]
         renamed.pop("pre_logits.bias", None)
         notes.append("the pooler is left out: Hugging Face's classifier does not read it either")
     if not config:
         notes.append(f"no config.json beside it: LayerNorm ε {NORM_EPS:g} and erf GELU, the library's defaults")
-    if hints.mean is None:
+    if stated.mean is None:
         notes.append("no preprocessor_config.json beside it: input normalised with 0.5/0.5, the library's default")
     kernel = renamed.get("patch_embed.proj.weight")
     half = (0.5,) * (kernel.shape[1] if kernel is not None and kernel.ndim == 4 else 3)
-    origin = hints.origin("hf", "hf", NORM_EPS, hints.gelu or "erf", half, half)
-    return Mapped(tensors=join_qkv(renamed), used=used, unexpected=unexpected, origin=origin, notes=notes)
+    return Mapped(
+        tensors=join_qkv(renamed),
+        unexpected=unexpected,
+        facts=stated.over(Facts.from_untrusted(norm_eps=NORM_EPS, gelu="erf", mean=half, std=half)),
+        position_rule="hf",
+        notes=notes,
+    )
 
 
 # --- writing -----------------------------------------------------------------------------------------------

@@ -51,12 +51,16 @@ def expand(table: Mapping[str, str], depth: int) -> dict[str, str]:
 
 def rename(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> tuple[dict[str, Tensor], list[str]]:
     """Return the tensors in `names`, renamed, and the names of the others."""
-    renamed = {names[name]: tensor for name, tensor in tensors.items() if name in names}
+    renamed: dict[str, Tensor] = {}
+    for theirs, tensor in tensors.items():
+        if (ours := names.get(theirs)) in renamed:
+            raise CheckpointError(f"the file has {ours!r} (in our names) under two names; one is {theirs!r}")
+        if ours is not None:
+            renamed[ours] = tensor
     return renamed, [name for name in tensors if name not in names]
 
 
 def choose_prefix(prefixes: list[str], wanted: str | None) -> str:
-    """Return the prefix of the model to read."""
     if wanted is None and len(prefixes) == 1:
         return prefixes[0]
     shown = ", ".join(repr(prefix) for prefix in prefixes[:6])
@@ -109,7 +113,7 @@ def split_qkv(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     for name, tensor in tensors.items():
         if ".attn.qkv." in name:
             for part, piece in zip("qkv", tensor.chunk(3), strict=True):
-                split[name.replace(".attn.qkv.", f".attn.{part}.")] = piece.contiguous()
+                split[name.replace(".attn.qkv.", f".attn.{part}.")] = piece
         else:
             split[name] = tensor
     return split

@@ -15,7 +15,7 @@ from torch import Tensor
 from vitreous.checkpoints import google, huggingface, timm, torchvision, vit_pytorch
 from vitreous.checkpoints.adapt import adapt
 from vitreous.checkpoints.checkpoint import HEAD, Checkpoint, Mapped, expected_shapes, make_checkpoint
-from vitreous.checkpoints.facts import Hints
+from vitreous.checkpoints.facts import Facts
 from vitreous.checkpoints.files import RawFile, read_json, read_tensors
 from vitreous.checkpoints.names import choose_prefix, strip_prefix
 from vitreous.errors import CheckpointError, ConfigError
@@ -26,10 +26,10 @@ from vitreous.models.vit import ViT
 class Layout:
     name: str
     marker: str  # a tensor that only this layout has; the text before it is the prefix
-    read: Callable[[Mapping[str, Tensor], Hints, Mapping[str, Any]], Mapped]
+    read: Callable[[Mapping[str, Tensor], Facts, Mapping[str, Any]], Mapped]
     base: str = ""  # a prefix of the backbone that the classifier does not have
     config_key: str | None = None  # a key that only this layout's config.json has
-    read_config: Callable[[Mapping[str, Any], Path], Hints] = lambda config, folder: Hints()
+    read_config: Callable[[Mapping[str, Any], Path], Facts] = lambda config, folder: Facts()
 
 
 LAYOUTS = (
@@ -82,13 +82,13 @@ def read_checkpoint(
     """
     path = Path(path)
     try:
-        asked = Hints.model_validate({"num_heads": num_heads, "image_size": trained_size, "channels": channels})
+        asked = Facts.model_validate({"num_heads": num_heads, "image_size": trained_size, "channels": channels})
     except ValidationError:
         raise CheckpointError("num_heads, trained_size and channels must be positive whole numbers") from None
     raw, config = _open(path)
     folder = path if path.is_dir() else path.parent
     try:
-        checkpoint = make_checkpoint(path, *_map(raw, config, folder, asked, prefix))
+        checkpoint = make_checkpoint(path, _map(raw, config, folder, asked, prefix))
     except CheckpointError as error:
         raise CheckpointError(f"{str(path)!r}: {error}") from None
     if asked.image_size not in (None, checkpoint.config.image_size):
@@ -138,7 +138,9 @@ def load_model(
         model = ViT(config)
     model.load_state_dict(adapted.tensors, strict=True)
     notes = (*checkpoint.notes, *adapted.changes)
-    return model.eval(), replace(checkpoint, tensors=adapted.tensors, config=config, origin=adapted.origin, notes=notes)
+    return model.eval(), replace(
+        checkpoint, tensors=adapted.tensors, config=config, mean=adapted.mean, std=adapted.std, notes=notes
+    )
 
 
 def _open(path: Path) -> tuple[RawFile, dict[str, Any]]:
@@ -159,12 +161,10 @@ def _weights_in(folder: Path) -> Path:
     raise CheckpointError(f"the folder {str(folder)!r} holds neither {' nor '.join(_WEIGHT_FILES)}")
 
 
-def _map(
-    raw: RawFile, config: Mapping[str, Any], folder: Path, asked: Hints, prefix: str | None
-) -> tuple[Mapped, Hints]:
-    """Detect the layout and the prefix and let the layout's module rename; also return all hints combined.
+def _map(raw: RawFile, config: Mapping[str, Any], folder: Path, asked: Facts, prefix: str | None) -> Mapped:
+    """Detect the layout and the prefix, and let the layout's module rename.
 
-    `config` is the config.json in `folder`; `asked` are the caller's hints, which come first.
+    `config` is the config.json in `folder`; `asked` is what the caller states, which comes first.
     """
     for pattern, part in _UNSUPPORTED.items():
         if any(re.search(pattern, name) for name in raw.tensors):
@@ -172,15 +172,16 @@ def _map(
     layout, prefixes = _detect(raw.tensors)
     if layout.config_key not in config:
         config = {}  # another library's, or none: a file of one layout may lie in another's folder
-    stated = layout.read_config(config, folder) if config else Hints()
-    hints = asked.over(stated.over(Hints.from_header(raw.metadata)))
+    in_config = layout.read_config(config, folder) if config else Facts()
+    stated = asked.over(in_config).over(Facts.from_header(raw.metadata))
     notes: list[str] = []
     chosen = choose_prefix(prefixes, prefix)
     inside, outside = strip_prefix(raw.tensors, chosen, prefixes, notes)
-    mapped = layout.read(inside, hints, config)
+    mapped = layout.read(inside, stated, config)
+    mapped.used = len(inside.keys() - mapped.unexpected)
     mapped.unexpected = [chosen + name for name in mapped.unexpected] + outside
     mapped.notes = [f"{layout.name} layout", *notes, *mapped.notes]
-    return mapped, hints
+    return mapped
 
 
 def _detect(tensors: Mapping[str, Tensor]) -> tuple[Layout, list[str]]:

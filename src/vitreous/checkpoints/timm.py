@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from vitreous.checkpoints.checkpoint import Mapped
-from vitreous.checkpoints.facts import Gelu, Hints, gelu_named
+from vitreous.checkpoints.facts import Facts, Gelu, gelu_named
 from vitreous.checkpoints.names import count_blocks, expand, rename
 from vitreous.config import ViTConfig
 from vitreous.errors import CheckpointError
@@ -36,15 +36,14 @@ _GELU: dict[str, Gelu] = {"gelu": "erf", "gelu_erf": "erf", "gelu_tanh": "tanh"}
 NORM_EPS = 1e-6
 
 
-def read_config(config: Mapping[str, Any], folder: Path) -> Hints:
-    """Return what a config.json in timm's style states."""
+def read_config(config: Mapping[str, Any], folder: Path) -> Facts:
     pretrained = config.get("pretrained_cfg")
     pretrained = pretrained if isinstance(pretrained, dict) else config
     arguments = config.get("model_args")
     arguments = arguments if isinstance(arguments, dict) else {}
     input_size = pretrained.get("input_size")  # [C, height, width]
-    fallback = Hints.from_untrusted(image_size=input_size[1:] if isinstance(input_size, list) else None)
-    return Hints.from_untrusted(
+    fallback = Facts.from_untrusted(image_size=input_size[1:] if isinstance(input_size, list) else None)
+    return Facts.from_untrusted(
         num_heads=arguments.get("num_heads"),
         image_size=arguments.get("img_size"),
         gelu=gelu_named(arguments.get("act_layer", "gelu"), _GELU),
@@ -54,22 +53,22 @@ def read_config(config: Mapping[str, Any], folder: Path) -> Hints:
     ).over(fallback)
 
 
-def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
+def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]) -> Mapped:
     depth = count_blocks(tensors, _BLOCK)
     renamed, unexpected = rename(tensors, expand(_TABLE, depth))
     if config.get("global_pool") == "avg" and "cls_token" in renamed:
         raise CheckpointError("the model has a class token but pools the patch tokens, which our ViT cannot express")
-    used, notes = len(renamed), []
+    notes = []
     if num_scales := _fold_layer_scale(renamed):
         notes.append(f"{num_scales} LayerScale vectors multiplied into the matrices before them: the same arithmetic")
-    if _add_class_position(renamed, hints):
+    if _add_class_position(renamed, stated.image_size):
         notes.append("the class token has no position embedding: it is given a zero one, the same arithmetic")
-    origin = hints.origin("timm", "timm", NORM_EPS, hints.gelu or "erf")
-    if origin.mean is None:
+    if stated.mean is None:
         notes.append(
             "the file does not state its input's normalisation: AugReg's is 0.5/0.5, DeiT's and DINO's ImageNet's"
         )
-    return Mapped(tensors=renamed, used=used, unexpected=unexpected, origin=origin, notes=notes)
+    facts = stated.over(Facts(norm_eps=NORM_EPS, gelu="erf"))
+    return Mapped(tensors=renamed, unexpected=unexpected, facts=facts, position_rule="timm", notes=notes)
 
 
 def _fold_layer_scale(tensors: dict[str, Tensor]) -> int:
@@ -85,15 +84,15 @@ def _fold_layer_scale(tensors: dict[str, Tensor]) -> int:
     return len(gammas)
 
 
-def _add_class_position(tensors: dict[str, Tensor], hints: Hints) -> bool:
+def _add_class_position(tensors: dict[str, Tensor], image_size: tuple[int, int] | None) -> bool:
     """Give the class token a position of zero if the file has none (timm's `no_embed_class`, DeiT III)."""
     positions, kernel = tensors.get("pos_embed"), tensors.get("patch_embed.proj.weight")
     if positions is None or kernel is None or "cls_token" not in tensors or positions.ndim != 3 or kernel.ndim != 4:
         return False
     count = positions.shape[1]
     patches_only = _is_square(count) and not _is_square(count - 1)
-    if hints.image_size is not None and 0 not in kernel.shape:
-        grid = hints.image_size[0] // kernel.shape[2] * (hints.image_size[1] // kernel.shape[3])
+    if image_size is not None and 0 not in kernel.shape:
+        grid = image_size[0] // kernel.shape[2] * (image_size[1] // kernel.shape[3])
         if grid in (count, count - 1):
             patches_only = grid == count
     if patches_only:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vitreous.checkpoints.checkpoint import Mapped
-from vitreous.checkpoints.facts import Hints
+from vitreous.checkpoints.facts import Facts
 from vitreous.checkpoints.names import count_blocks, expand, rename
 from vitreous.config import ViTConfig
 
@@ -39,19 +38,19 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NORM_EPS = 1e-6
 
 
-def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
+def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]) -> Mapped:
     depth = count_blocks(tensors, _BLOCK)
     renamed, unexpected = rename(tensors, expand(_TABLE, depth) | expand(_OLD_MLP, depth))
-    origin = hints.origin("torchvision", "torchvision", NORM_EPS, "erf", IMAGENET_MEAN, IMAGENET_STD)
-    return Mapped(tensors=renamed, used=len(renamed), unexpected=unexpected, origin=origin)
+    defaults = Facts(norm_eps=NORM_EPS, mean=IMAGENET_MEAN, std=IMAGENET_STD)
+    facts = (
+        Facts(gelu="erf").over(stated).over(defaults)
+    )  # no other GELU, even if an approximate export's header has it
+    return Mapped(tensors=renamed, unexpected=unexpected, facts=facts, position_rule="torchvision")
 
 
 def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:
     names = {ours: theirs for theirs, ours in expand(_TABLE, config.depth).items()}
-    written = {names[name]: tensor for name, tensor in tensors.items()}
-    for i in range(0 if config.qkv_bias else config.depth):  # torch's attention always has the bias
-        written[names[f"blocks.{i}.attn.qkv.bias"]] = torch.zeros(3 * config.dim)
-    return written
+    return {names[name]: tensor for name, tensor in tensors.items()}
 
 
 def model_arguments(config: ViTConfig) -> dict[str, Any]:

@@ -114,18 +114,19 @@ def run(job: dict[str, Any]) -> None:
 
 
 def main() -> None:
+    """Print why the file is refused, or nothing once its tensors are written."""
     try:
         run(json.loads(sys.argv[1]))
-        reply: dict[str, Any] = {"done": True}
+        return
     except Refused as refused:
-        reply = {"refused": str(refused)}
+        reason = str(refused)
     except MemoryError:
-        reply = {"refused": "it needs more memory than a file of its size may"}
+        reason = "it needs more memory than a file of its size may"
     except zipfile.BadZipFile:
-        reply = {"refused": "its zip directory is broken"}
+        reason = "its zip directory is broken"
     except Exception as error:
-        reply = {"refused": f"it cannot be read ({type(error).__name__})"}
-    print(json.dumps(reply))
+        reason = f"it cannot be read ({type(error).__name__})"
+    sys.stdout.buffer.write(reason.encode("utf-8", "replace"))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.checkpoints.checkpoint import Mapped
-from vitreous.checkpoints.facts import Hints
+from vitreous.checkpoints.facts import Facts
 from vitreous.checkpoints.names import count_blocks, expand, rename
 from vitreous.errors import CheckpointError
 
@@ -38,33 +38,32 @@ _TABLE = {
 }
 
 
-def read(tensors: Mapping[str, Tensor], hints: Hints, config: Mapping[str, Any]) -> Mapped:
+def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]) -> Mapped:
     if tensors[MARKER].ndim == 1:
         raise CheckpointError(
             "current vit-pytorch puts a LayerNorm before the patch projection and another after it"
             " (to_patch_embedding.1 and .3), which the paper's ViT does not have"
         )
     renamed, unexpected = rename(tensors, expand(_TABLE, count_blocks(tensors, _BLOCK)))
-    used = len(renamed)
     notes = ["vit-pytorch does not record its pooling: the class token is used, its default"]
-    renamed["patch_embed.proj.weight"] = _as_kernel(renamed["patch_embed.proj.weight"], hints)
-    heads = hints.num_heads
+    renamed["patch_embed.proj.weight"] = _as_kernel(renamed["patch_embed.proj.weight"], stated.channels)
+    heads = None
     qkv = renamed.get("blocks.0.attn.qkv.weight")
     if qkv is not None and qkv.ndim == 2:
         rows, dim = qkv.shape
         if rows != 3 * dim:
             raise CheckpointError(f"its heads are {rows // 3} wide together and its tokens {dim}; both must be equal")
-        if heads is None and dim % _HEAD_DIM == 0:
+        if stated.num_heads is None and dim % _HEAD_DIM == 0:
             heads = dim // _HEAD_DIM
             notes.append(f"{heads} heads of width {_HEAD_DIM}, the library's default: the file does not state it")
-    origin = hints.origin("vit-pytorch", "timm", NORM_EPS, "erf")
-    return Mapped(tensors=renamed, used=used, unexpected=unexpected, origin=origin, notes=notes, num_heads=heads)
+    facts = stated.over(Facts.from_untrusted(num_heads=heads, norm_eps=NORM_EPS, gelu="erf"))
+    return Mapped(tensors=renamed, unexpected=unexpected, facts=facts, position_rule="timm", notes=notes)
 
 
-def _as_kernel(weight: Tensor, hints: Hints) -> Tensor:
+def _as_kernel(weight: Tensor, stated_channels: int | None) -> Tensor:
     """(D, P·P·C) → (D, C, P, P). P²·1 and P²·3 are never equal, which identifies the channels."""
     size = weight.shape[-1]
-    for channels in (hints.channels,) if hints.channels else (3, 1):
+    for channels in (stated_channels,) if stated_channels else (3, 1):
         side = math.isqrt(size // channels)
         if weight.ndim == 2 and side and side * side * channels == size:
             return weight.reshape(-1, side, side, channels).permute(0, 3, 1, 2)

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
+import torch
 from safetensors.torch import save
 from torch import Tensor
 
 from vitreous.checkpoints import google, huggingface, timm, torchvision
-from vitreous.checkpoints.facts import Hints
+from vitreous.checkpoints.facts import Facts
 from vitreous.config import ViTConfig
 from vitreous.downloads.files import atomic_write_bytes
 from vitreous.errors import CheckpointError
@@ -39,6 +40,7 @@ _EXPRESSIBLE = {
 #: Parts that change the logits slightly but not the structure; `approximate=True` ignores them.
 _NUMERIC = {"erf GELU", "tanh GELU", "epsilon"}
 _COMMON_EPS = 1e-6
+_ALWAYS_BIASED = ("torchvision", "google")  # attention there cannot do without biases of q, k and v
 
 
 def save_model(
@@ -67,6 +69,8 @@ def save_model(
     notes = _refuse_or_note(config, layout, as_folder, approximate)
     facts = _facts(config, mean, std, class_names)
     tensors = {name: tensor.detach().cpu().float() for name, tensor in model.state_dict().items()}
+    if layout in _ALWAYS_BIASED and not config.qkv_bias:
+        tensors |= {f"blocks.{i}.attn.qkv.bias": torch.zeros(3 * config.dim) for i in range(config.depth)}
     written = _WRITE[layout](tensors, config)
     if as_folder:
         _write_folder(path, layout, written, config, facts)
@@ -79,14 +83,14 @@ def save_model(
 
 def _facts(
     config: ViTConfig, mean: Sequence[float] | None, std: Sequence[float] | None, class_names: Sequence[str] | None
-) -> Hints:
+) -> Facts:
     """Return what is stored beside the weights, after checking it against the model."""
     for name, values in {"mean": mean, "std": std}.items():
         if values is not None and (len(values) != config.channels or not all(map(math.isfinite, values))):
             raise CheckpointError(f"{name}={tuple(values)}: expected {plural(config.channels, 'finite number')}")
     if class_names is not None and len(class_names) != config.num_classes:
         raise CheckpointError(f"{len(class_names)} class names were given for {config.num_classes} classes")
-    return Hints(
+    return Facts(
         num_heads=config.num_heads,
         image_size=config.image_size,
         norm_eps=config.norm_eps,
@@ -142,13 +146,14 @@ def _refuse_or_note(config: ViTConfig, layout: TargetLayout, as_folder: bool, ap
 def _how_to_build(config: ViTConfig, layout: TargetLayout, as_folder: bool, parts: Mapping[str, str]) -> list[str]:
     notes = []
     if layout in ("timm", "torchvision") and not as_folder:
-        arguments = timm.model_arguments(config) if layout == "timm" else torchvision.model_arguments(config)
         if layout == "timm":
-            arguments |= {"in_chans": config.channels, "num_classes": config.num_classes}
+            arguments = timm.model_arguments(config) | {"in_chans": config.channels, "num_classes": config.num_classes}
+        else:
+            arguments = torchvision.model_arguments(config)
         text = ", ".join(f"{key}={value!r}" for key, value in arguments.items())
         eps = f", norm_layer=partial(torch.nn.LayerNorm, eps={config.norm_eps:g})" if "epsilon" in parts else ""
         notes.append(f"build it with VisionTransformer({text}{eps})")
-    if not config.qkv_bias and layout in ("torchvision", "google"):
+    if layout in _ALWAYS_BIASED and not config.qkv_bias:
         notes.append("the q, k, v biases, which this model does not have, are written as zeros")
     if "oblong" in parts and layout == "google":
         notes.append(f"the file cannot state the image size {config.image_size}: give trained_size when reading it")
@@ -159,7 +164,7 @@ def _how_to_build(config: ViTConfig, layout: TargetLayout, as_folder: bool, part
 
 
 def _write_folder(
-    path: Path, layout: TargetLayout, tensors: dict[str, Tensor], config: ViTConfig, facts: Hints
+    path: Path, layout: TargetLayout, tensors: dict[str, Tensor], config: ViTConfig, facts: Facts
 ) -> None:
     if facts.mean is None or facts.std is None:
         raise CheckpointError(
@@ -197,7 +202,7 @@ def _write(path: Path, data: bytes) -> None:
         raise CheckpointError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
 
 
-def _safetensors(tensors: dict[str, Tensor], facts: Hints) -> bytes:
+def _safetensors(tensors: dict[str, Tensor], facts: Facts) -> bytes:
     contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
     return bytes(save(contiguous, metadata=facts.to_header()))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from vitreous.data.datasets import DATASETS, Dataset
-from vitreous.data.splits import Split, SplitName, duplicates_between
+from vitreous.data.splits import duplicates_between
 from vitreous.reports.formats import join
 
 MAX_IMBALANCE = 2.0  # of the largest class to the smallest
@@ -45,26 +45,23 @@ def duplicate_notes(dataset: Dataset) -> list[str]:
     """
     if dataset.name in DATASETS:
         return []
-    pairs: tuple[tuple[SplitName, SplitName], ...] = (
-        ("train", "test"), ("train", "val"), ("val", "test"), ("train", "train"),
-    )  # fmt: skip
+    splits = {"train": dataset.train, "val": dataset.val, "test": dataset.test}
+
+    def name_of(split_name: str, index: int) -> str:
+        split = splits[split_name]
+        if split.paths:
+            return f"{split.paths[index]} (in {split_name})"
+        return f"{split_name} image {index} ({dataset.class_names[int(split.labels[index])]})"
+
     notes = []
-    for first_name, second_name in pairs:
-        first: Split = getattr(dataset, first_name)
-        second: Split = getattr(dataset, second_name)
+    for first_name, second_name in (("train", "test"), ("train", "val"), ("val", "test"), ("train", "train")):
+        first, second = splits[first_name], splits[second_name]
         for i, j in duplicates_between(first, second):
             same_label = bool(first.labels[i] == second.labels[j])
             if first is second and same_label:
                 continue  # the image itself, or a harmless duplicate
-            names = f"{_image_name(dataset, first_name, i)} and {_image_name(dataset, second_name, j)}"
-            notes.append(f"same picture: {names}" + ("" if same_label else "; their labels differ: one is wrong"))
+            problem = "" if same_label else "; their labels differ: one is wrong"
+            notes.append(f"same picture: {name_of(first_name, i)} and {name_of(second_name, j)}{problem}")
     if len(notes) > _MAX_LISTED:
         notes[_MAX_LISTED:] = [f"… {len(notes) - _MAX_LISTED} more"]
     return notes
-
-
-def _image_name(dataset: Dataset, split_name: SplitName, index: int) -> str:
-    split: Split = getattr(dataset, split_name)
-    if split.paths:
-        return f"{split.paths[index]} (in {split_name})"
-    return f"{split_name} image {index} ({dataset.class_names[int(split.labels[index])]})"

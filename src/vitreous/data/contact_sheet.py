@@ -11,7 +11,7 @@ from vitreous.data.datasets import Dataset
 from vitreous.data.splits import keep_per_class
 from vitreous.downloads.files import atomic_write_bytes
 from vitreous.errors import DataError
-from vitreous.reports.formats import by
+from vitreous.reports.formats import by, shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,7 +33,7 @@ def contact_sheet(dataset: Dataset, path: Path) -> None:
     from matplotlib.figure import Figure
 
     height, width = dataset.image_size
-    names = [_shorten(name) for name in dataset.class_names[:MAX_CLASSES]]
+    names = [shorten(name, 20) for name in dataset.class_names[:MAX_CLASSES]]
     cell_width = 0.5 * min(2.0, max(1.0, width / height))
     cell_height = cell_width * height / width
     row_height = max(cell_height * GAP, 0.3)
@@ -65,7 +65,7 @@ def contact_sheet(dataset: Dataset, path: Path) -> None:
             for share, color in ((1.0, TRACK), (counts[label][1] / most, ACCENT)):
                 axes.barh(y, bar_width * share, left=right + BAR_LEFT, height=0.07, color=color)
         for line, note in enumerate(dataset.notes):
-            _write(axes, left, bottom + 0.25 + 0.2 * line, _shorten(note, 180), color=SOFT, fontsize=8)
+            _write(axes, left, bottom + 0.25 + 0.2 * line, shorten(note, 180), color=SOFT, fontsize=8)
         buffer = io.BytesIO()
         FigureCanvasAgg(figure).print_png(buffer)
     try:
@@ -74,16 +74,12 @@ def contact_sheet(dataset: Dataset, path: Path) -> None:
         raise DataError(f"cannot write the contact sheet {path}: {error.strerror or error}") from None
 
 
-def _shorten(text: str, most: int = 20) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
-
-
 def _write(axes: Axes, x: float, y: float, text: str, color: str = INK, **style: Any) -> None:
     axes.text(x, y, text, color=color, va="center", parse_math=False, **style)
 
 
 def _write_head(axes: Axes, dataset: Dataset, shown: int, left: float, right: float) -> None:
-    _write(axes, left, 0.42, _shorten(Path(dataset.name).name or dataset.name, 60), fontsize=17, fontweight="bold")
+    _write(axes, left, 0.42, shorten(Path(dataset.name).name or dataset.name, 60), fontsize=17, fontweight="bold")
     number = len(dataset.train) + len(dataset.val) + len(dataset.test)
     colours = "grayscale" if dataset.channels == 1 else "colour"
     classes = f"{dataset.num_classes} classes" + (f", the first {shown} shown" if shown < dataset.num_classes else "")

@@ -153,15 +153,13 @@ def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
     if raw.mean_std is not None and len(raw.mean_std[0]) == channels:
         return raw.mean_std
     levels = np.arange(256) / 255
-    means, stds = [], []
-    for channel in range(channels):
-        counts = torch.bincount(train.images[:, channel].flatten(), minlength=256).double().numpy()
-        shares = counts / counts.sum()
-        mean = float((shares * levels).sum())
-        means.append(round(mean, 4))
-        # the floor keeps a channel of one single value from a division by zero
-        stds.append(round(max(float((shares * (levels - mean) ** 2).sum()) ** 0.5, 1e-3), 4))
-    return tuple(means), tuple(stds)
+    planes = (train.images[:, channel].flatten() for channel in range(channels))
+    counts = np.stack([torch.bincount(plane, minlength=256).numpy() for plane in planes])  # (C, 256)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    means = (shares * levels).sum(axis=1)
+    variances = (shares * (levels - means[:, None]) ** 2).sum(axis=1)
+    stds = np.maximum(np.sqrt(variances), 1e-3)  # not 0, by which to_input would divide
+    return tuple(round(mean, 4) for mean in means.tolist()), tuple(round(std, 4) for std in stds.tolist())
 
 
 # --- the named data sets in the cache -----------------------------------------------------------------------------

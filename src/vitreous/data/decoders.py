@@ -17,7 +17,7 @@ from vitreous.data.images import decode_image
 from vitreous.errors import DataError
 from vitreous.reports.formats import by
 
-CIFAR_SIDE, CIFAR_CLASSES = 32, 10
+CIFAR_SIDE, CIFAR_NUM_CLASSES = 32, 10
 CIFAR_RECORD = 1 + 3 * CIFAR_SIDE * CIFAR_SIDE  # bytes: the label, then the red, green and blue planes
 
 
@@ -44,9 +44,9 @@ def decode_cifar10(data: bytes, name: str) -> tuple[np.ndarray, np.ndarray]:
         raise DataError(f"{name}: {len(data)} bytes are not complete records of {CIFAR_RECORD}; fetch it again")
     records = np.frombuffer(data, np.uint8).reshape(-1, CIFAR_RECORD)
     labels = records[:, 0]
-    if labels.max() >= CIFAR_CLASSES:
+    if labels.max() >= CIFAR_NUM_CLASSES:
         worst = int(np.argmax(labels))
-        raise DataError(f"{name}: image {worst} has the label {labels[worst]}; expected 0 to {CIFAR_CLASSES - 1}")
+        raise DataError(f"{name}: image {worst} has the label {labels[worst]}; expected 0 to {CIFAR_NUM_CLASSES - 1}")
     return records[:, 1:].reshape(-1, 3, CIFAR_SIDE, CIFAR_SIDE), labels
 
 

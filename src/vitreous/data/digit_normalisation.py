@@ -34,11 +34,10 @@ MIN_CONTRAST, MIN_INK = 32, 16
 
 @dataclass(frozen=True)
 class NormalisedDigit:
-    """Every step of the rule, as uint8 arrays (H, W)."""
+    """The steps of the rule, as uint8 arrays (H, W)."""
 
     inverted: bool
     ready: bool  # MNIST-like already: ink and scaled are None
-    light_on_dark: np.ndarray
     ink: np.ndarray | None
     scaled: np.ndarray | None
     centred: np.ndarray  # (28, 28)
@@ -56,16 +55,15 @@ def normalise(gray: np.ndarray) -> NormalisedDigit | None:
     contrast = int(values.max()) - background
     if contrast < MIN_CONTRAST:
         return None
-    light = values.astype(np.uint8)
     if values.shape == (SIDE, SIDE) and background <= MIN_INK:
-        return NormalisedDigit(inverted, ready=True, light_on_dark=light, ink=None, scaled=None, centred=light)
+        return NormalisedDigit(inverted, ready=True, ink=None, scaled=None, centred=values.astype(np.uint8))
     distances = np.sort(np.abs(border - background))
     spread = int(distances[95 * (len(distances) - 1) // 100])
     floor = background + min(contrast // 2, max(MIN_INK, 2 * spread))
     levels = np.minimum(255, (255 * (values - background) + contrast // 2) // contrast)
     ink = np.where(values > floor, levels, 0).astype(np.uint8)
     scaled = scale_to_fit(ink)
-    return NormalisedDigit(inverted, ready=False, light_on_dark=light, ink=ink, scaled=scaled, centred=centre(scaled))
+    return NormalisedDigit(inverted, ready=False, ink=ink, scaled=scaled, centred=centre(scaled))
 
 
 def scale_to_fit(ink: np.ndarray) -> np.ndarray:

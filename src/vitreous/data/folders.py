@@ -38,13 +38,12 @@ def read_folder(root: Path, image_size: tuple[int, int] | None = None) -> RawDat
             f"{root}: {len(paths)} images of {by(*size)} pixels do not fit into {MAX_BYTES >> 30} GB;"
             " make them smaller with --set data.image_size"
         )
-    images = [_read_image(path, size, notes) for path in paths]
-    channels = 1 if all(map(is_gray, images)) else 3
+    images = {name: [_read_image(path, size, notes) for path, _ in members] for name, members in labelled.items()}
+    channels = 1 if all(is_gray(image) for split in images.values() for image in split) else 3
     splits: dict[SplitName, Split] = {}
     digest = hashlib.sha256()
-    next_image = iter(images)
     for name, members in labelled.items():
-        pixels = torch.cat([to_channels(next(next_image)[None], channels) for _ in members])  # (n, C, H, W)
+        pixels = torch.cat([to_channels(image[None], channels) for image in images[name]])  # (n, C, H, W)
         labels = torch.tensor([label for _, label in members], dtype=torch.int64)
         splits[name] = Split(pixels, labels, tuple(str(path.relative_to(root)) for path, _ in members))
         digest.update(pixels.numpy().tobytes() + labels.numpy().tobytes())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,13 +68,13 @@ def image_extent(path: Path) -> tuple[int, int]:
         return image.size if turned else (image.height, image.width)
 
 
-def declared_extent(data: bytes) -> tuple[str | None, int, int]:
-    """Return (format, width, height) from the header; (None, 0, 0) where it is damaged or of another format."""
+def declared_extent(data: bytes) -> tuple[int, int]:
+    """Return (height, width) from the header; (0, 0) where it is damaged or of another format."""
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            return image.format, image.width, image.height
+        with _read_header(data) as image:
+            return image.height, image.width
     except Exception:  # as in _open
-        return None, 0, 0
+        return 0, 0
 
 
 def _read_file(path: Path, name: str, max_bytes: int) -> bytes:
@@ -88,13 +89,20 @@ def _read_file(path: Path, name: str, max_bytes: int) -> bytes:
         raise DataError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from None
 
 
+def _read_header(data: bytes) -> Image.Image:
+    with warnings.catch_warnings():
+        # Pillow warns of more than 89 million pixels, which _open refuses, and raises an error from 179 million
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(io.BytesIO(data), formats=FORMATS)
+
+
 @contextlib.contextmanager
 def _open(data: bytes, name: str) -> Iterator[Image.Image]:
     """Yield an image of which only the header has been read; turn any error, then or later, into a DataError."""
     try:
-        with Image.open(io.BytesIO(data), formats=FORMATS) as image:
+        with _read_header(data) as image:
             if image.width * image.height > MAX_PIXELS:
-                raise Image.DecompressionBombError(f"it has {image.width * image.height}")  # Pillow's limit is higher
+                raise Image.DecompressionBombError(f"it has {image.width * image.height}")
             if image.format == "JPEG" and data.count(b"\xff\xda") > MAX_JPEG_SCANS:
                 raise DataError(f"{name} is a JPEG of more than {MAX_JPEG_SCANS} scans; save it again")
             if image.format == "PNG" and b"IEND" not in data:
@@ -102,7 +110,7 @@ def _open(data: bytes, name: str) -> Iterator[Image.Image]:
             yield image
     except DataError:
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+    except Image.DecompressionBombError as error:
         raise DataError(f"{name} declares more than {MAX_PIXELS:,} pixels, which is the limit ({error})") from None
     except UnidentifiedImageError:
         problem = "is not a PNG, JPEG, WebP or BMP image, whatever its name, or is damaged" if data else "is empty"
@@ -168,12 +176,12 @@ def to_channels(images: Tensor, channels: int) -> Tensor:
     return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).to(torch.uint8)[:, None]
 
 
-def resize(images: Tensor, size: tuple[int, int], chunk: int = 1024) -> Tensor:
-    """Resize uint8 (n, C, H, W) to (n, C, *size): bilinear with antialiasing, in chunks to bound the memory."""
+def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
+    """Resize uint8 (n, C, H, W) to (n, C, *size): bilinear with antialiasing, 1024 at a time to bound the memory."""
     if tuple(images.shape[-2:]) == tuple(size):
         return images
     resized = [
         F.interpolate(part.float(), size=size, mode="bilinear", antialias=True).round_().clamp_(0, 255).to(torch.uint8)
-        for part in torch.split(images, chunk)
+        for part in images.split(1024)
     ]
     return torch.cat(resized)

@@ -55,7 +55,7 @@ class NpyError(ValueError):
 
 
 def read_npy(stream: IO[bytes], num_bytes: int) -> np.ndarray:
-    """Read an untrusted .npy file of `num_bytes`: nothing is unpickled, nothing allocated on the header's word alone.
+    """Read an untrusted .npy file of `num_bytes`; nothing is unpickled, and the header is checked before the data.
 
     Raise NpyError where the header or the data are wrong. Errors of the stream itself (zipfile, zlib) pass through.
     """

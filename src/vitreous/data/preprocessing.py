@@ -76,11 +76,11 @@ class Preprocessing(BaseModel):
         """Convert any image to the model's size and channels."""
         if self.channels not in (1, 3):
             raise DataError(f"the model takes {self.channels} channels, and an image has 1 or 3: pass tensors instead")
+        name = name or (str(image) if isinstance(image, str | Path) else "the image")
         decoded = _decode(image, name, backdrop="contrast" if self.resize == "mnist" else "white")
         pixels, notes = decoded.pixels, list(decoded.notes)
         if self.resize == "mnist":
-            shown_name = name or (str(image) if isinstance(image, str | Path) else "the image")
-            pixels = _normalise_digit(pixels, notes, shown_name)
+            pixels = _normalise_digit(pixels, notes, name)
             if self.image_size != (SIDE, SIDE):
                 notes.append(f"resized to {by(*self.image_size)}")
         else:
@@ -107,7 +107,7 @@ def _normalise_digit(pixels: np.ndarray, notes: list[str], name: str) -> np.ndar
     return digit.centred[:, :, None]
 
 
-def _decode(image: ImageLike, name: str | None, backdrop: Backdrop) -> DecodedImage:
+def _decode(image: ImageLike, name: str, backdrop: Backdrop) -> DecodedImage:
     if isinstance(image, Image.Image):
         return from_pillow(image, backdrop)
     if not isinstance(image, np.ndarray):

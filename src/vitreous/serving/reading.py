@@ -39,7 +39,7 @@ class Upload:
         if isinstance(self.content, np.ndarray):
             height, width = self.content.shape[:2]
         else:
-            _, width, height = images.declared_extent(self.content)
+            height, width = images.declared_extent(self.content)
         return width * height
 
 
