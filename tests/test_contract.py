@@ -156,5 +156,5 @@ def test_same_seed_same_model(name: str) -> None:
     torch.testing.assert_close(states[0], states[1], rtol=0, atol=0)
 
 
-def test_only_the_posts_models_break_the_contract() -> None:
+def test_only_the_articles_models_break_the_contract() -> None:
     assert BROKEN.keys() == {name for name in PRESETS if name.startswith("post-")}

@@ -181,7 +181,7 @@ def test_a_damaged_checkpoint_does_not_outlive_those_written_after_it(copy):
     assert run.rewind().step == 60
 
 
-def test_metrics_that_a_power_cut_left_short(copy):
+def test_metrics_that_a_power_failure_truncated(copy):
     run = Run.open(copy)
     (copy / "metrics.jsonl").unlink()
     for step in (1, 2):

@@ -48,8 +48,10 @@ def _files() -> list[Path]:
     return [file for file in files if file.is_file() and file.name != "package-lock.json"]
 
 
-def _flags(pattern: str) -> re.RegexFlag:
-    return re.RegexFlag(0) if re.search("[A-Z]", pattern) else re.IGNORECASE
+def _find(pattern: str, line: str) -> re.Match[str] | None:
+    """Search a line; names are read as words, so that `test_it_is_told` has the word told."""
+    flags = re.RegexFlag(0) if re.search("[A-Z]", pattern) else re.IGNORECASE
+    return re.search(pattern, line.replace("_", " "), flags)
 
 
 @pytest.mark.parametrize("pattern", PRIVATE_WORDS)
@@ -58,13 +60,20 @@ def test_private_words_are_gone(pattern):
         f"{file.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
         for file in _files()
         for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
-        if "vocabulary: ok" not in line and re.search(pattern, line, _flags(pattern))
+        if "vocabulary: ok" not in line and _find(pattern, line)
     ]
     assert not found, f"write {PRIVATE_WORDS[pattern]!r} instead:\n" + "\n".join(found)
 
 
 def test_the_patterns_find_what_they_are_for():
-    for text in ("it is answered", "in the box", "one vector a token", "stands twice", "No real difference"):
-        assert any(re.search(pattern, text, re.IGNORECASE) for pattern in PRIVATE_WORDS), text
+    for text in (
+        "it is answered",
+        "in the box",
+        "one vector a token",
+        "stands twice",
+        "No real difference",
+        "test_it_is_told",
+    ):
+        assert any(_find(pattern, text) for pattern in PRIVATE_WORDS), text
     for text in ("bounding box", "held-out images", "an image", "a step of the loop", "realistic"):
-        assert not any(re.search(pattern, text) for pattern in PRIVATE_WORDS), text
+        assert not any(_find(pattern, text) for pattern in PRIVATE_WORDS), text

@@ -127,7 +127,7 @@ def test_every_preset_is_whole(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["post-vit", "post-cnn", "post-design"])
-def test_the_posts_train_as_they_say(name: str) -> None:
+def test_the_articles_models_train_as_written(name: str) -> None:
     """Batch 32, NLL, SGD, no augmentation, no EMA; evaluated in batches of 32."""
     config = preset(name)
     train, augment = config.train, config.data.augment

@@ -44,6 +44,6 @@ def test_a_recipe_is_a_vit(name):
     assert config.train.budget_seconds is None
 
 
-def test_a_misspelled_preset_is_answered_with_the_nearest():
+def test_a_misspelled_preset_suggests_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'mnist-fast'"):
         preset("mnist-fats")

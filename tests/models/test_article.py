@@ -33,7 +33,7 @@ def test_returns_log_probabilities(config, images: Tensor, randomise: Randomise)
 
 @pytest.mark.parametrize("kind", [ArticleCNNConfig, ArticleViTConfig, ArticleDesignConfig])
 @pytest.mark.parametrize("change", [{"image_size": 32}, {"channels": 3}, {"num_classes": 9}], ids=str)
-def test_only_the_posts_geometry(kind, change: dict[str, int]) -> None:
+def test_only_the_articles_geometry(kind, change: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=r"written for 28×28×1 images of 10 classes.*`vit` and `cnn` take any"):
         kind().replace(**change)
 
@@ -121,7 +121,7 @@ def test_post_vit_never_uses_mlp(images: Tensor) -> None:
     torch.testing.assert_close(narrow.eval()(images), wide.eval()(images), rtol=0, atol=0)
 
 
-def test_the_adapter_cuts_row_by_row(images: Tensor) -> None:
+def test_the_adapter_splits_row_by_row(images: Tensor) -> None:
     model = ArticleViT(ArticleViTConfig()).eval()
     by_hand = [images[:, 0, 7 * row : 7 * row + 7, 7 * col : 7 * col + 7] for row in range(4) for col in range(4)]
     torch.testing.assert_close(model(images), model.model(torch.stack(by_hand, dim=1)), rtol=0, atol=0)
@@ -156,7 +156,7 @@ def test_design_indices_are_saved_and_normalised() -> None:
 
 
 @torch.inference_mode()
-def test_each_mend_repairs_its_flaw() -> None:
+def test_each_fix_corrects_its_flaw() -> None:
     """`attention`: a batch gives the logits of its images one by one; `class-token`: it is trained and saved."""
     torch.manual_seed(0)
     images = torch.randn(6, 1, 28, 28)

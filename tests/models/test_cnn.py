@@ -31,14 +31,14 @@ def test_equals_the_layers_written_out(randomise: Callable[..., nn.Module]) -> N
     torch.testing.assert_close(results[0], results[1])
 
 
-def test_equals_the_posts_cnn_but_for_the_softmax(randomise: Callable[..., nn.Module]) -> None:
+def test_equals_the_articles_cnn_but_for_the_softmax(randomise: Callable[..., nn.Module]) -> None:
     ours, post = randomise(build(CNNConfig()).eval(), scale=0.05), build(ArticleCNNConfig()).eval()
     post.load_state_dict(dict(zip(post.state_dict(), ours.state_dict().values(), strict=True)))
     images = torch.randn(2, 1, 28, 28)
     torch.testing.assert_close(ours(images).log_softmax(dim=1), post(images))
 
 
-def test_the_posts_flatten_width() -> None:
+def test_the_articles_flatten_width() -> None:
     config = CNNConfig()
     assert config.flat_features == 9216
     assert count_parameters(CNN(config)) == 1_199_882

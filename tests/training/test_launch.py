@@ -42,7 +42,7 @@ def test_processes_inside_another_launchers_job(monkeypatch):
         is_launched(2)
 
 
-def test_a_mistake_is_told_once(tmp_path):
+def test_a_mistake_is_reported_once(tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "config.json").write_text("{}")
     arguments = ("vit", "--data", "digits", "--processes", "2", "-o", "taken")

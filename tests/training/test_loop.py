@@ -173,7 +173,7 @@ def test_a_budget_is_measured_on_a_ranks_share(monkeypatch):
     assert set(sizes) == {32}
 
 
-def test_a_budget_with_a_learning_rate_that_explodes_is_told(tmp_path):
+def test_a_budget_with_a_learning_rate_that_explodes_is_reported(tmp_path):
     settings = ("train.optimizer=sgd", "train.lr=1e12", "train.warmup_fraction=0", "train.budget_seconds=2")
     with pytest.raises(ConfigError, match=r"the loss became (nan|inf) within \d+ steps: lower train.lr"):
         fit(small(*settings), tmp_path / "run", progress=False)
@@ -201,7 +201,7 @@ def test_the_rate_of_a_resumed_window_counts_the_time_before(tmp_path, monkeypat
     assert time.perf_counter() - resumed.window.started >= before["seconds"] > 0
 
 
-def test_validation_is_cut_from_training_and_the_test_set_is_read_once(tmp_path):
+def test_validation_is_split_from_training_and_the_test_set_is_read_once(tmp_path):
     run = fit(small("train.epochs=2"), tmp_path / "run", progress=False)
     events = [line["event"] for line in run.metrics()]
     assert events.count("test") == 1

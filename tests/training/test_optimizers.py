@@ -59,7 +59,7 @@ def test_decay_spares_biases_norms_class_token_and_positions():
     }  # fmt: skip
 
 
-def held_by_muon(model: torch.nn.Module) -> set[str]:
+def optimized_by_muon(model: torch.nn.Module) -> set[str]:
     muon, _ = make_optimizers(model, TrainConfig(optimizer="muon"))
     assert isinstance(muon, Muon)
     optimized = {id(p) for group in muon.param_groups for p in group["params"]}
@@ -69,10 +69,10 @@ def held_by_muon(model: torch.nn.Module) -> set[str]:
 def test_muon_takes_the_matrices_inside_and_leaves_readout_and_positions():
     model = build(ViTConfig(dim=32, depth=1, num_heads=2, mlp_dim=64, positions="relative", head="mlp", pool="seq"))
     blocks = {f"blocks.0.{part}.weight" for part in ("attn.qkv", "attn.proj", "mlp.fc1", "mlp.fc2")}
-    assert held_by_muon(model) == {"patch_embed.proj.weight"} | blocks
+    assert optimized_by_muon(model) == {"patch_embed.proj.weight"} | blocks
     stemmed = build(ViTConfig(patch_size=1, dim=32, depth=1, num_heads=2, mlp_dim=64, stem_channels=(8, 16, 32)))
-    assert held_by_muon(stemmed) >= {f"stem.{i}.weight" for i in (0, 2, 4)}
-    assert held_by_muon(build(CNNConfig())) == {"conv1.weight", "conv2.weight", "fc1.weight"}
+    assert optimized_by_muon(stemmed) >= {f"stem.{i}.weight" for i in (0, 2, 4)}
+    assert optimized_by_muon(build(CNNConfig())) == {"conv1.weight", "conv2.weight", "fc1.weight"}
 
 
 def test_muon_treats_a_kernel_as_the_matrix_of_its_rows():
