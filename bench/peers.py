@@ -21,7 +21,7 @@ from vitreous.checkpoints import save_model
 from vitreous.checkpoints import torchvision as torchvision_layout
 from vitreous.config import TrainConfig, ViTConfig
 from vitreous.config.presets import preset
-from vitreous.models.vit import ViT
+from vitreous.models import ViT, build
 from vitreous.training.optimizers import make_optimizers
 
 SMALL = ViTConfig(patch_size=4, dim=64, depth=6, num_heads=4, mlp_dim=128)
@@ -46,7 +46,7 @@ def write_weights(config: ViTConfig, folder: Path) -> None:
 
 
 def _vitreous(config: ViTConfig, folder: Path) -> nn.Module:
-    model = ViT(config)
+    model = build(config)
     if (folder / "timm.safetensors").is_file():  # bench/scaling.py measures vitreous alone
         model.load_state_dict(load_file(folder / "timm.safetensors"))
     return model

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from vitreous.checkpoints import load_model, read_checkpoint, save_model
 from vitreous.errors import CheckpointError
+from vitreous.models.fast.vit import FastViT
 
 
 def state_of(model):
@@ -36,8 +37,10 @@ def test_a_whole_model(tiny, write, logits_of):
     again, checkpoint = load_model(write(state_of(model)), num_heads=4)
     assert checkpoint.report == "32 of 32 tensors, none left over"
     assert again.config == model.config.replace(zero_head=True)
+    assert isinstance(again, FastViT), "what build() returns"
     assert not again.training
-    torch.testing.assert_close(logits_of(again, again.config), logits_of(model, model.config), rtol=0, atol=0)
+    torch.testing.assert_close(state_of(again), state_of(model), rtol=0, atol=0)
+    torch.testing.assert_close(logits_of(again, again.config), logits_of(model, model.config))
 
 
 @pytest.mark.parametrize("allow_partial", [False, True])

@@ -19,7 +19,7 @@ from vitreous.checkpoints.facts import Facts
 from vitreous.checkpoints.files import RawFile, read_json, read_tensors
 from vitreous.checkpoints.names import choose_prefix, strip_prefix
 from vitreous.errors import CheckpointError, ConfigError
-from vitreous.models.vit import ViT
+from vitreous.models import ViT, build
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +135,8 @@ def load_model(
         raise CheckpointError(f"{str(path)!r} cannot be fitted: {error}") from None
     adapted = adapt(checkpoint, config)
     with torch.random.fork_rng(devices=[]):  # the initial values are overwritten: leave the caller's generator alone
-        model = ViT(config)
+        model = build(config)
+        assert isinstance(model, ViT)
     model.load_state_dict(adapted.tensors, strict=True)
     notes = (*checkpoint.notes, *adapted.changes)
     return model.eval(), replace(

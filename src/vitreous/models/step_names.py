@@ -11,6 +11,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 from vitreous.config import ArticleDesignConfig, ArticleViTConfig, ModelConfig, ViTConfig
+from vitreous.reports.formats import by
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class StepNames:
 
 
 def joined(*sizes: int | str) -> str:
-    return " × ".join(map(str, sizes))
+    return by(*sizes, separator=" × ")
 
 
 def _vit(c: ViTConfig) -> Iterator[StepNames]:

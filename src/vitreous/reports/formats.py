@@ -75,9 +75,9 @@ def join(names: Iterable[object], *, most: int | None = None, word: str = "and")
     return f" {word} ".join([", ".join(listed[:-1]), listed[-1]]) if len(listed) > 1 else "".join(listed)
 
 
-def by(*sizes: int) -> str:
+def by(*sizes: int | str, separator: str = "×") -> str:
     """Return "28×28"."""
-    return "×".join(map(str, sizes))
+    return separator.join(map(str, sizes))
 
 
 def plural(count: int, noun: str, nouns: str | None = None) -> str:
