@@ -202,6 +202,17 @@ def test_one_process_trains_a_run_at_a_time(copy):
         pass
 
 
+def test_a_disk_without_locks_stops_nobody(copy, monkeypatch):
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", no_locks)
+    run, entered = Run.open(copy), False
+    with run.locked():
+        entered = True
+    assert entered
+
+
 def test_evaluation_on_the_same_data_by_name_splits_it_as_training_did(tmp_path):
     """Otherwise images it was trained on would be in the test split."""
     random = np.random.default_rng(0)

@@ -62,16 +62,15 @@ def locked(file: Path, when_busy: Callable[[], None]) -> Iterator[bool]:
     from filelock import FileLock, Timeout
 
     lock = FileLock(file)
+    has_locks = True
     try:
-        try:
-            lock.acquire(timeout=0)
-        except Timeout:
-            when_busy()
-            lock.acquire()
-    except (NotImplementedError, PermissionError):  # no locks on this file system, or a read-only folder
-        yield False
-        return
+        lock.acquire(timeout=0)
+    except Timeout:
+        when_busy()
+        lock.acquire()
+    except (NotImplementedError, OSError):  # a network disk without locks, or a read-only folder
+        has_locks = False
     try:
-        yield True
+        yield has_locks
     finally:
-        lock.release()
+        lock.release()  # a no-op without the lock
