@@ -12,15 +12,15 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
-from torch.nn import functional as F
 
 from vitreous.errors import DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -153,7 +153,7 @@ def is_gray(image: Tensor) -> bool:
 
 def luma(pixels: np.ndarray) -> np.ndarray:
     """Return the gray (H, W) of an RGB (H, W, 3) uint8 image: ITU-R 601 in integers, as in Pillow and JavaScript."""
-    return to_channels(torch.from_numpy(pixels.transpose(2, 0, 1).copy())[None], 1)[0, 0].numpy()
+    return np.array(Image.fromarray(pixels).convert("L"))
 
 
 # --- the conversions every image goes through, in training and in prediction alike --------------------------------
@@ -172,14 +172,17 @@ def to_channels(images: Tensor, channels: int) -> Tensor:
         return images
     if channels == 3:
         return images.expand(-1, 3, -1, -1).contiguous()
-    red, green, blue = images.to(torch.int32).unbind(1)
-    return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).to(torch.uint8)[:, None]
+    red, green, blue = images.int().unbind(1)
+    return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).byte()[:, None]
 
 
 def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
     """Resize uint8 (n, C, H, W) to (n, C, *size): bilinear with antialiasing, 1024 at a time to bound the memory."""
     if tuple(images.shape[-2:]) == tuple(size):
         return images
+    import torch
+    from torch.nn import functional as F
+
     resized = [
         F.interpolate(part.float(), size=size, mode="bilinear", antialias=True).round_().clamp_(0, 255).to(torch.uint8)
         for part in images.split(1024)

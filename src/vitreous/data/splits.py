@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from vitreous.data.splitmix import splitmix64
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Polarity = Literal["light-on-dark", "as-is"]
 SplitName = Literal["train", "val", "test"]
@@ -28,6 +29,8 @@ class Split:
         return len(self.labels)
 
     def take(self, indices: np.ndarray) -> Split:
+        import torch
+
         chosen = torch.from_numpy(indices)
         paths = tuple(self.paths[i] for i in indices) if self.paths else ()
         return Split(self.images[chosen], self.labels[chosen], paths)

@@ -167,4 +167,4 @@ def prepare(upload: Upload, preprocessing: Preprocessing, limits: Limits) -> Pre
             prepared = preprocessing.prepare(upload.content, name=name)
     except DataError as error:
         return ImageProblem(name, str(error))
-    return PreparedImage(name, prepared.pixels.numpy(), prepared.notes)
+    return PreparedImage(name, prepared.pixels, prepared.notes)
