@@ -22,7 +22,7 @@ from vitreous.serving import models, server
 from vitreous.serving.limits import Limits
 from vitreous.serving.metrics import Metrics
 
-# Both halves of a server in one process: the parent, then a worker that predicts a drawn digit and shows the page.
+# A server in one process: first what the parent does, then a worker that predicts a drawn digit and shows the page.
 _START = """
 import io, sys
 import numpy as np

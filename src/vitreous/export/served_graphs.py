@@ -53,7 +53,7 @@ def onnx_for_serving(run: Run, kind: GraphKind) -> bytes:
 
 def find_onnx(run: Run, kind: GraphKind) -> bytes | None:
     """Return the run's graph if it is bundled or in the cache, and undamaged."""
-    if run.path.resolve().parent == BUNDLED and (graph := _read(run.path, kind)):
+    if run.path.resolve().parent == BUNDLED.resolve() and (graph := _read(run.path, kind)):
         return graph
     return _read(_folder(), _cache_name(run, kind))
 
