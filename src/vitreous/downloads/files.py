@@ -29,35 +29,35 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
     Temporaries that killed processes left in the folder are removed as well.
     """
-    temporary, stream, lock = _create_temporary(path)
-    try:
-        with stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        with contextlib.suppress(FileNotFoundError):
-            temporary.chmod(path.stat().st_mode & 0o777)  # the new file keeps the mode of the old one
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(lock)
+    with contextlib.ExitStack() as until_renamed:
+        temporary, stream = _create_temporary(path, until_renamed)
+        try:
+            with stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                temporary.chmod(path.stat().st_mode & 0o777)  # the new file keeps the mode of the old one
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
     remove_leftovers(path.parent)
     _sync_folder(path.parent)
 
 
-def _create_temporary(path: Path) -> tuple[Path, IO[bytes], int]:
-    """Return a new temporary neighbour of `path`, its stream, and a descriptor that locks it until it is closed."""
+def _create_temporary(path: Path, until_renamed: contextlib.ExitStack) -> tuple[Path, IO[bytes]]:
+    """Return a new temporary neighbour of `path` and a stream to it; it is locked until it has its final name."""
     while True:
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
         stream = temporary.open("xb")
-        lock = os.dup(stream.fileno())  # the stream is closed before the rename, which Windows demands
-        _lock_temporary(lock, wait=True)
+        if sys.platform != "win32":  # Windows cannot rename a file that is still open, and has no such lock
+            lock = os.dup(stream.fileno())
+            until_renamed.callback(os.close, lock)
+            _lock_temporary(lock, wait=True)
         if temporary.exists():
-            return temporary, stream, lock
+            return temporary, stream
         stream.close()  # another process took it for a leftover before it was locked
-        os.close(lock)
 
 
 def _lock_temporary(descriptor: int, wait: bool) -> bool:

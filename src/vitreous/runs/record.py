@@ -1,7 +1,7 @@
 """The record of a run, config.json: typed, versioned, migrated from older formats, and with a checksum of its content.
 
 The checksum covers every key, also those that other tools added, whatever their order and the white space. A record
-without one is accepted: runs of vitreous 0.2 and older have none, and removing it is how an edit is accepted.
+without one is accepted: runs of vitreous 0.1 have none, and removing it is how an edit is accepted.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def content_checksum(content: Mapping[str, Any]) -> str:
 
 
 def record_text(record: RunRecord) -> str:
-    """Return the content of config.json; its checksum is the first line, which can be removed without a thought."""
+    """Return the content of config.json; its checksum comes first, so that removing that line leaves valid JSON."""
     content = record.model_dump(mode="json")
     content = {CHECKSUM: content_checksum(content), **content}
     return json.dumps(content, indent=2, ensure_ascii=False) + "\n"

@@ -93,7 +93,7 @@ def _read_facts(file: Path, metrics: Path) -> _Facts:
     facts = _Facts.model_validate(stored)
     if file.stem != step_name(facts.step):
         raise ValueError("the step is not that of the file's name")
-    if checksum is None:  # vitreous 0.2 and older wrote none, and no other keys
+    if checksum is None:  # vitreous 0.1 wrote none, and no keys but these
         if not stored.keys() <= _Facts.model_fields.keys():
             raise ValueError("unknown keys")
         lines = metrics.read_bytes()[: facts.metrics_bytes] if facts.metrics_bytes else b""

@@ -138,7 +138,7 @@ class Run:
                 try:
                     run.write_record()
                 except BaseException:
-                    if is_new:
+                    if is_new and not is_taken(path):
                         shutil.rmtree(path, ignore_errors=True)
                     raise
         except OSError as error:
