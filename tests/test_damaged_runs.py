@@ -151,7 +151,7 @@ def test_a_flipped_bit_of_the_record_is_an_error_or_changes_nothing(run):
     assert noticed > 20 * unchanged  # unchanged: 1e-06 and 1E-06, or the word "checksum" itself
 
 
-def test_an_edit_is_answered_with_how_to_accept_it(run):
+def test_the_error_of_an_edit_says_how_to_accept_it(run):
     file = run.path / "config.json"
     file.write_text(file.read_text().replace('"light-on-dark"', '"as-is"'))
     with pytest.raises(RunError, match=r"config\.json' was edited or damaged .* remove its line \"checksum\""):
