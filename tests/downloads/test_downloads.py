@@ -529,7 +529,19 @@ def test_leftovers_of_a_killed_fetch_are_removed(server: Server, cache: Path) ->
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=10)
     assert any(name.startswith(".fetch-") for name in names_in(cache / "set"))
-    (cache / "set" / ".file.bin.0123.part").write_bytes(b"killed a moment later")
+    (cache / "set" / ".file.bin.0123456789ab.part").write_bytes(b"killed a moment later")
     server.responses["/file.bin.gz"] = GOOD
     ensure(file_set(Mirror(server.url)))
     assert names_in(cache / "set") == {"file.bin"}
+
+
+def test_leftovers_beside_complete_files_are_removed(server: Server, cache: Path) -> None:
+    """Of a process that was killed after its last file had its name, or while it noted what it had verified."""
+    server.responses["/file.bin.gz"] = GOOD
+    ensure(file_set(Mirror(server.url)))
+    (cache / "set" / ".fetch-killed").mkdir()
+    (cache / "set" / ".fetch-killed" / "archive").write_bytes(b"half")
+    (cache / "set" / "..verified.json.0123456789ab.part").write_bytes(b"half")
+    ensure(file_set(Mirror(server.url)))
+    assert names_in(cache / "set") == {"file.bin"}
+    assert server.requests == ["/file.bin.gz"]

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from vitreous.downloads.files import atomic_write_text, locked, replacing, sha256_of
+from vitreous.downloads.files import atomic_write_text, is_temporary, locked, remove_leftovers, replacing, sha256_of
 from vitreous.errors import DataError
 
 CHUNK_BYTES = 1024 * 1024
@@ -156,7 +156,7 @@ def _hash_matches(path: Path, file: PinnedFile) -> bool:
 
 def ensure(files: FileSet) -> Path:
     """Return the folder that holds all the files; fetch those that are missing or corrupt."""
-    if is_cached(files):
+    if is_cached(files) and not _has_leftovers(files.folder):
         return files.folder
 
     def wait() -> None:
@@ -182,12 +182,15 @@ def ensure(files: FileSet) -> Path:
     return files.folder
 
 
+def _has_leftovers(folder: Path) -> bool:
+    return any(file.name.startswith(".fetch-") or is_temporary(file) for file in folder.glob(".*"))
+
+
 def _remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of a process that was killed while fetching."""
     for scratch in folder.glob(".fetch-*"):
         shutil.rmtree(scratch, ignore_errors=True)
-    for partial in folder.glob(".*.part"):
-        partial.unlink(missing_ok=True)
+    remove_leftovers(folder)
 
 
 def _fetch(files: FileSet, missing: list[PinnedFile]) -> None:

@@ -5,7 +5,8 @@ config.json (record.py) · model.safetensors · metrics.jsonl · resume/ (while 
 
 from vitreous.runs.folders import BUNDLED, bundled_path, free_folder, is_run, is_taken, new_run_path, report_folder
 from vitreous.runs.record import CONFIG, FORMAT, Resolved, RunRecord, TestResults, WeightsRecord
-from vitreous.runs.run import WEIGHTS, ResumePoint, Run, open_run, require_same_data
+from vitreous.runs.resume import ResumePoint
+from vitreous.runs.run import WEIGHTS, Run, open_run, require_same_data
 
 __all__ = [
     "BUNDLED", "CONFIG", "FORMAT", "WEIGHTS", "Resolved", "ResumePoint", "Run", "RunRecord", "TestResults",
