@@ -315,12 +315,17 @@ def test_a_split_has_the_checksum_of_its_source_images_at_every_size(digits: Dat
 
 
 def test_duplicates_are_counted_in_the_source_images(digits: Dataset, tmp_path: Path) -> None:
-    """At 2×2 pixels, different images would become equal; at their own size one is a duplicate."""
+    """At 2×2 pixels two different images become equal; at their own size one other is a duplicate."""
     write_folder(tmp_path / "train", {"a": 5, "b": 5})
     write_folder(tmp_path / "test", {"a": 2, "b": 2})
     shutil.copy(tmp_path / "train" / "a" / "3.png", tmp_path / "test" / "b" / "same.png")
-    for size in (None, (2, 2)):
-        assert load(tmp_path, image_size=size).duplicates == 1
+    even, stripes = np.full((8, 8), 100, np.uint8), np.tile([99, 101], (8, 4)).astype(np.uint8)
+    Image.fromarray(even).save(tmp_path / "train" / "a" / "even.png")
+    Image.fromarray(stripes).save(tmp_path / "test" / "a" / "stripes.png")
+    small = load(tmp_path, image_size=(2, 2))
+    pixels = {path: image.tolist() for path, image in zip(small.test.paths, small.test.images, strict=True)}
+    assert pixels["test/a/stripes.png"] == [[[100, 100], [100, 100]]]
+    assert small.duplicates == load(tmp_path).duplicates == 1
     assert digits.duplicates == 0
 
 

@@ -215,14 +215,13 @@ def test_a_process_hashes_what_it_reads_once(server: Server, monkeypatch: pytest
     files = file_set(Mirror(server.url))
     path = ensure(files) / "file.bin"
     monkeypatch.setattr(cache_module, "_hashed_here", {})
-    hashed = []
-    monkeypatch.setattr(cache_module, "sha256_of", lambda path: hashed.append("from the disk"))
-    real = hashlib.sha256
+    hashed: list[str] = []
+    expected, real = pinned().sha256, hashlib.sha256
+    monkeypatch.setattr(cache_module, "sha256_of", lambda path: hashed.append("from the disk") or expected)
     monkeypatch.setattr(hashlib, "sha256", lambda *data: hashed.append("from memory") or real(*data))
     assert [read(files, "file.bin") for _ in range(3)] == [CONTENT] * 3
     assert hashed == ["from memory"]
     os.utime(path, ns=(0, 0))
-    monkeypatch.setattr(cache_module, "sha256_of", lambda path: hashed.append("from the disk") or pinned().sha256)
     assert read(files, "file.bin") == CONTENT
     assert hashed == ["from memory", "from the disk"]  # another time of modification: hashed again, and not twice
 
