@@ -134,7 +134,7 @@ def _trained_with(results: Sequence[ModelResult]) -> dict[str, Any]:
 
 
 def _paired_tests(pairs: Sequence[Pair]) -> dict[str, str]:
-    """Return test → its pairs; one test for all pairs has no list. Models with one seed and with several differ."""
+    """Return test → the names of its pairs, or "" where all pairs have the same test: it depends on their seeds."""
     tests: dict[str, list[str]] = {}
     for pair in pairs:
         tests.setdefault(pair.test, []).append(f"{pair.first} and {pair.second}")

@@ -24,7 +24,7 @@ class Split:
     images: Tensor  # uint8 (n, C, H, W)
     labels: Tensor  # int64 (n,)
     paths: tuple[str, ...] = ()  # of the image files, for folders
-    source_digests: tuple[bytes, ...] = ()  # of what `images` were resized or converted from; empty: nothing was
+    source_digests: tuple[bytes, ...] = ()  # of the images these were made from; empty: these are the source
 
     def __len__(self) -> int:
         return len(self.labels)
