@@ -37,6 +37,7 @@ class DataRecord(_Stored):
     class_names: tuple[str, ...]
     images: dict[str, int] = {}  # per split
     checksums: dict[str, str] = {}
+    test_sha256: str | None = None  # of the test split's images and labels; None: not recorded by older versions
     notes: tuple[str, ...] = ()
 
 

@@ -19,7 +19,7 @@ from vitreous.config import Config, DataConfig
 from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.downloads.files import atomic_write_bytes, atomic_write_text, locked, remove_leftovers
-from vitreous.errors import DataError, RunError
+from vitreous.errors import RunError
 from vitreous.runs.folders import LOCK, bundled_path, is_run, is_taken
 from vitreous.runs.record import (
     CONFIG,
@@ -99,6 +99,7 @@ class Run:
             class_names=dataset.class_names,
             images={"train": len(dataset.train), "val": len(dataset.val), "test": len(dataset.test)},
             checksums=dataset.checksums,
+            test_sha256=dataset.test.sha256,
             notes=dataset.notes,
         )
         return cls._create(path, config, preprocessing, data, resolved)
@@ -297,16 +298,3 @@ def _require_free(path: Path) -> None:
 def open_run(path: Path | str | None) -> Run:
     """Open the run in that folder; None means the bundled ViT."""
     return Run.open("bundled:vit" if path is None else path)
-
-
-def require_same_data(run: Run, dataset: Dataset) -> None:
-    """Raise if `dataset` is no longer what the run was trained on: the one rule for everything that reads its images.
-
-    A changed data set is split anew, so images of the test split may have been trained on.
-    """
-    expected = run.record.data.checksums
-    if expected and dataset.checksums != expected:
-        raise DataError(
-            f"the data {dataset.name!r} changed since {str(run.path)!r} was trained, so test images may be among those"
-            " it was trained on; restore the data, or train a new run"
-        )
