@@ -16,7 +16,6 @@ from vitreous.errors import ConfigError
 from vitreous.runs import Run
 from vitreous.training.launch import is_launched
 
-
 TINY = ("--set", "model.depth=1", "--set", "model.dim=16", "--set", "model.mlp_dim=16", "--set", "model.num_heads=2")
 
 
