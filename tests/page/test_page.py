@@ -75,7 +75,7 @@ def test_the_page_and_the_library_agree(open_page: Any, served_site: str, runs: 
     prepared = preprocessing.prepare(saved)
     assert decode_image(saved).pixels.shape[:2] == (224, 224)
     with torch.inference_mode():
-        logits = runs[0].load_model().eval()(preprocessing.to_input(prepared.pixels[None]))
+        logits = runs[0].load_model().eval()(preprocessing.to_input(torch.from_numpy(prepared.pixels)[None]))
     expected = [_percent(float(share)) for share in logits.softmax(dim=1)[0]]
     assert tab.probabilities("vit") == expected
 
