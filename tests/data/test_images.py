@@ -156,6 +156,27 @@ def test_large_images_are_refused_without_a_warning(side: int) -> None:
     assert not caught
 
 
+@pytest.mark.parametrize(("width", "height"), [(500_000, 1), (1, 16_385)])
+def test_a_long_side_is_refused_before_decoding(width: int, height: int, tmp_path: Path) -> None:
+    expected = f"is {height}×{width} pixels; the limit is 16,384 along each side: crop or shrink it"
+    with pytest.raises(DataError, match=expected):
+        decode_image(png(width, height))
+    (tmp_path / "long.png").write_bytes(png(width, height))
+    with pytest.raises(DataError, match=expected):
+        image_extent(tmp_path / "long.png")
+
+
+def test_the_longest_side_is_read() -> None:
+    assert decode_image(png(16_384, 1, pixels=bytes(16_385))).pixels.shape == (1, 16_384, 1)
+
+
+def test_decoding_leaves_the_filters_of_warnings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads share them: two decodes at once would restore each other's."""
+    monkeypatch.setattr(warnings, "catch_warnings", lambda: pytest.fail("the filters of warnings were changed"))
+    assert decode_image(encode(Image.fromarray(GRADIENT), "PNG")).pixels.shape == (12, 8, 1)
+    assert declared_extent(png(10_000, 10_000)) == (10_000, 10_000)
+
+
 def test_an_animated_webp_is_refused() -> None:
     frames = [Image.new("RGB", (8, 8), (shade, 0, 0)) for shade in (0, 100, 200)]
     animated = encode(frames[0], "WEBP", save_all=True, append_images=frames[1:])

@@ -1,8 +1,8 @@
 """Decoding of untrusted image files, and the two conversions (size, channels) that every image goes through.
 
 Pillow opens PNG, JPEG, WebP and BMP only, whatever the file's name, and opening reads no more than the header. Its size
-is checked before anything is decoded, so that a decompression bomb costs neither time nor memory. torch is imported where
-it is needed only: a server that decodes drawn digits does without it.
+is checked before anything is decoded, so that a decompression bomb costs neither time nor memory. torch is imported
+only where it is needed: a server that decodes drawn digits does without it.
 """
 
 from __future__ import annotations

@@ -163,11 +163,12 @@ def _levels(pixels: Any, limits: Limits) -> np.ndarray:
     if len(shape) > 2:
         _check_count(shape[0], limits)
     has_shape = len(shape) in (2, 3) or (len(shape) == 4 and shape[3] == 3)
+    if has_shape and max(shape) > images.MAX_SIDE:
+        raise Problem(422, f"`pixels` has {max(shape)} rows or columns; the limit is {images.MAX_SIDE}")
     flat = pixels if has_shape else []
     for size in shape[1:]:
-        if any(type(item) is not list or len(item) != size for item in flat):
-            flat = []
-        flat = list(chain.from_iterable(flat))
+        is_regular = set(map(type, flat)) == {list} and set(map(len, flat)) == {size}
+        flat = list(chain.from_iterable(flat)) if is_regular else []
     # numpy itself would give every number the space of the longest text among them
     levels = np.array(flat, np.float64) if set(map(type, flat)) <= {int, float} else np.empty(0)
     if levels.size == 0 or levels.min() < 0 or levels.max() > 255:
