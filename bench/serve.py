@@ -10,6 +10,8 @@ The plain handler is the one most tutorials show: `async def predict(image: list
 one process, uvicorn[standard]'s fast loop and parser, no access log. It runs with one torch thread, not torch's default
 of one per core: for one image that is slower, and it collapses beside other load (measured here: 1.1 → 346 ms per
 image, because OpenMP threads spin while they wait for each other). `--plain-threads 2` shows it.
+
+The plain handler needs uvicorn[standard] and python-multipart: `pip install -c constraints.txt …`.
 """
 
 from __future__ import annotations
