@@ -101,7 +101,7 @@ class BodyReader:
 
     def _check_size(self, size: int, most: int) -> None:
         if size > most:
-            files = "" if most == self._limits.body_bytes else " for JSON; send images as files (multipart/form-data)"
+            files = "" if most == self._limits.body_bytes else " for JSON; send images as files to /v1/predict"
             raise Problem(413, f"the body is larger than the limit of {most} bytes{files}")
         if self.total_bytes > self._limits.bodies_bytes:
             raise busy(503, "the server has no memory left for another body; try again")
