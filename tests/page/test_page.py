@@ -75,7 +75,7 @@ def test_the_page_and_the_library_agree(open_page: Any, served_site: str, runs: 
     prepared = preprocessing.prepare(saved)
     assert decode_image(saved).pixels.shape[:2] == (224, 224)
     with torch.inference_mode():
-        logits = runs[0].load_model().eval()(preprocessing.to_input(prepared.pixels[None]))
+        logits = runs[0].load_model().eval()(preprocessing.to_input(torch.from_numpy(prepared.pixels)[None]))
     expected = [_percent(float(share)) for share in logits.softmax(dim=1)[0]]
     assert tab.probabilities("vit") == expected
 
@@ -171,6 +171,9 @@ def test_pictures_are_opened_and_pasted(open_page: Any, served_site: str) -> Non
         "#file", {"name": "blank.png", "mimeType": "image/png", "buffer": _png(np.full((50, 50), 200, np.uint8))}
     )
     page.locator("#draw-error", has_text="looks blank").wait_for()
+    long = _png(np.zeros((1, 20_000), np.uint8))
+    page.set_input_files("#file", {"name": "long.png", "mimeType": "image/png", "buffer": long})
+    page.locator("#draw-error", has_text="longer than 16,384 pixels along one side").wait_for()
     assert tab.probabilities() == shares  # the previous picture stays
 
 

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
-import torch
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, model_validator
-from torch import Tensor
 
 from vitreous.config import Positive, Size
-from vitreous.data.datasets import Dataset
 from vitreous.data.digit_normalisation import SIDE, normalise
-from vitreous.data.images import Backdrop, DecodedImage, convert, decode_image, from_pillow, luma
+from vitreous.data.images import Backdrop, DecodedImage, check_extent, convert, decode_image, from_pillow, luma
 from vitreous.data.splits import Polarity
 from vitreous.errors import DataError
 from vitreous.reports.formats import by
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from vitreous.data.datasets import Dataset
 
 ImageLike = Path | str | bytes | Image.Image | np.ndarray
 
@@ -30,7 +32,7 @@ ImageLike = Path | str | bytes | Image.Image | np.ndarray
 class Prepared:
     """An image in the model's size and channels, and notes on what was done to it."""
 
-    pixels: Tensor  # uint8 (C, H, W)
+    pixels: np.ndarray  # uint8 (C, H, W)
     notes: tuple[str, ...]
 
 
@@ -67,6 +69,8 @@ class Preprocessing(BaseModel):
 
     def to_input(self, images: Tensor) -> Tensor:
         """Normalise (n, C, H, W) images, uint8 or floats in [0, 1], to float32."""
+        import torch
+
         mean = torch.tensor(self.mean, device=images.device).view(1, -1, 1, 1)
         std = torch.tensor(self.std, device=images.device).view(1, -1, 1, 1)
         pixels = images if images.is_floating_point() else images.float() / 255
@@ -89,8 +93,12 @@ class Preprocessing(BaseModel):
                 notes.append("colours converted to gray" if channels == 3 else "gray repeated over three channels")
             if (height, width) != self.image_size:
                 notes.append(f"resized from {by(height, width)} to {by(*self.image_size)}")
-        planes = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]  # (1, C, H, W)
-        return Prepared(convert(planes, self.image_size, self.channels)[0], tuple(notes))
+        planes = pixels.transpose(2, 0, 1).copy()  # (C, H, W)
+        if planes.shape != (self.channels, *self.image_size):
+            import torch  # here, because a drawn digit of 28×28 needs none of it
+
+            planes = convert(torch.from_numpy(planes)[None], self.image_size, self.channels)[0].numpy()
+        return Prepared(planes, tuple(notes))
 
 
 def _normalise_digit(pixels: np.ndarray, notes: list[str], name: str) -> np.ndarray:
@@ -109,6 +117,7 @@ def _normalise_digit(pixels: np.ndarray, notes: list[str], name: str) -> np.ndar
 
 def _decode(image: ImageLike, name: str, backdrop: Backdrop) -> DecodedImage:
     if isinstance(image, Image.Image):
+        check_extent(image.height, image.width, name)
         return from_pillow(image, backdrop)
     if not isinstance(image, np.ndarray):
         return decode_image(image, name=name, backdrop=backdrop)
@@ -117,4 +126,5 @@ def _decode(image: ImageLike, name: str, backdrop: Backdrop) -> DecodedImage:
         raise DataError(
             f"an image array of {image.dtype}, shape {image.shape}; expected uint8, (H, W), (H, W, 1) or (H, W, 3)"
         )
+    check_extent(pixels.shape[0], pixels.shape[1], name)
     return DecodedImage(pixels)

@@ -138,14 +138,14 @@ def predict_images(run: Run, images: Sequence[Any] | Iterable[Any]) -> list[Pred
     prepared = [run.preprocessing.prepare(Path(image) if isinstance(image, str) else image) for image in images]
     if not prepared:
         return []
-    pixels = torch.stack([torch.as_tensor(one.pixels) for one in prepared])
+    pixels = torch.from_numpy(np.stack([one.pixels for one in prepared]))
     probabilities = compute_logits(model, pixels, run.preprocessing).softmax(dim=1)
     return [
         Prediction(
             label=run.class_names[int(row.argmax())],
             probability=float(row.max()),
             probabilities={name: float(p) for name, p in zip(run.class_names, row, strict=True)},
-            pixels=np.asarray(one.pixels),
+            pixels=one.pixels,
             notes=one.notes,
         )
         for row, one in zip(probabilities, prepared, strict=True)

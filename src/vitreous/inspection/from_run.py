@@ -112,7 +112,7 @@ def _model_input(
         notes: tuple[str, ...] = (f"image {test_index} of the test set of {run.config.data.name}",)
     else:
         prepared = run.preprocessing.prepare(image)
-        pixels, notes = torch.as_tensor(prepared.pixels), prepared.notes
+        pixels, notes = torch.from_numpy(prepared.pixels), prepared.notes
         if isinstance(model, ViT):  # only a ViT is surveyed
             try:
                 test = _test_split(run)
