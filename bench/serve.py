@@ -2,12 +2,16 @@
 
     python bench/serve.py [--run RUN] [--quick] [--json FILE] [--workers N]
 
-Both get the same request (one PNG as multipart) from wrk, or from the asyncio client below where wrk is missing, at 1,
-8, 64 and 256 connections. The client is a separate process, and the servers take turns, so that other load on the
-machine affects both. The plain handler is the one most tutorials show: `async def predict(file: UploadFile)`, Pillow, a
-torch model, one process, uvicorn[standard]'s fast loop and parser, no access log. It runs with one torch thread, not
-torch's default of one per core: for one image that is slower, and it collapses beside other load (measured here: 1.1 →
-346 ms per image, because OpenMP threads spin while they wait for each other). `--plain-threads 2` shows it.
+Both serve RUN, by default the bundled ViT, and get the same requests (multipart) from wrk, or from the asyncio client
+below where wrk is missing. There are three loads: one PNG of 28 pixels, which needs no resizing; one of 280 pixels,
+which `vitreous serve` normalises as it does every drawing and the plain handler resizes; 64 files of 28 pixels in one
+request. The client is a separate process, and the servers take turns, so that other load on the machine affects both.
+The plain handler is the one most tutorials show: `async def predict(image: list[UploadFile])`, Pillow, a torch model,
+one process, uvicorn[standard]'s fast loop and parser, no access log. It runs with one torch thread, not torch's default
+of one per core: for one image that is slower, and it collapses beside other load (measured here: 1.1 → 346 ms per
+image, because OpenMP threads spin while they wait for each other). `--plain-threads 2` shows it.
+
+The plain handler needs uvicorn[standard] and python-multipart: `pip install -c constraints.txt …`.
 """
 
 from __future__ import annotations
@@ -28,21 +32,41 @@ import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
-LEVELS = (1, 8, 64, 256)
 START_SECONDS = 180.0
 BOUNDARY = "vitreous-bench"
+
+
+@dataclass(frozen=True)
+class Load:
+    """The requests that every connection sends."""
+
+    name: str
+    side: int  # of the images, in pixels
+    files: int = 1  # per request
+    connections: tuple[int, ...] = (1, 8, 64, 256)
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.side}x{self.files}"
+
+
+# eight connections with 64 files each are half of the images that `vitreous serve` lets wait
+LOADS = (Load("28-px PNG", 28), Load("280-px PNG", 280), Load("64 files", 28, 64, (1, 8)))
 
 
 @dataclass(frozen=True)
 class Row:
     """One load on one server; times in milliseconds."""
 
+    load: str
     server: str
     connections: int
     requests_per_second: float
+    images_per_second: float
     p50_ms: float
     p99_ms: float
     errors: int
@@ -76,15 +100,16 @@ def serve_plain(run_path: Path | None, port: int, threads: int | None) -> None:
     height, width = run.preprocessing.image_size
     app = FastAPI()
 
-    async def predict(image: UploadFile) -> dict[str, object]:
-        picture = Image.open(io.BytesIO(await image.read())).convert("L").resize((width, height))
-        pixels = torch.from_numpy(np.array(picture)).float()[None, None] / 255
+    async def predict(image: list[UploadFile]) -> list[dict[str, object]]:
+        pictures = [Image.open(io.BytesIO(await one.read())).convert("L").resize((width, height)) for one in image]
+        pixels = torch.from_numpy(np.stack([np.array(picture) for picture in pictures])).float()[:, None] / 255
         with torch.no_grad():
             logits = model((pixels - run.preprocessing.mean[0]) / run.preprocessing.std[0])
-            probabilities = logits.softmax(dim=1)[0]
-        return {"label": run.class_names[int(probabilities.argmax())], "probabilities": probabilities.tolist()}
+            rows = logits.softmax(dim=1)
+        return [{"label": run.class_names[int(row.argmax())], "probabilities": row.tolist()} for row in rows]
 
-    predict.__annotations__ = {"image": UploadFile, "return": dict[str, object]}  # postponed annotations name locals
+    # postponed annotations name locals
+    predict.__annotations__ = {"image": list[UploadFile], "return": list[dict[str, object]]}
     app.post("/v1/predict")(predict)
     app.get("/healthz")(lambda: {"status": "alive"})
     uvicorn.run(app, port=port, log_level="warning", access_log=False)
@@ -140,16 +165,18 @@ def resident_megabytes(pid: int) -> float:
 # --- the load ------------------------------------------------------------------------------------------------------
 
 
-def make_body() -> bytes:
+def make_body(side: int = 28, files: int = 1) -> bytes:
+    """Return a multipart body with one digit of the test set, so large, in so many files."""
     from PIL import Image
 
     from vitreous.data.digits import load_digits
 
     digit = load_digits().splits["test"].images[3, 0].numpy()
     png = io.BytesIO()
-    Image.fromarray(digit).save(png, "PNG")
+    Image.fromarray(digit).resize((side, side), Image.Resampling.BICUBIC).save(png, "PNG")
     head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="image"; filename="digit.png"\r\n'
-    return (head + "Content-Type: image/png\r\n\r\n").encode() + png.getvalue() + f"\r\n--{BOUNDARY}--\r\n".encode()
+    part = (head + "Content-Type: image/png\r\n\r\n").encode() + png.getvalue() + b"\r\n"
+    return part * files + f"--{BOUNDARY}--\r\n".encode()
 
 
 _LUA = """
@@ -165,8 +192,8 @@ end
 """
 
 
-def load(server: str, port: int, connections: int, seconds: float, folder: Path) -> Row:
-    body = folder / "body"
+def measure(load: Load, server: str, port: int, connections: int, seconds: float, folder: Path) -> Row:
+    body = folder / load.file_name
     if shutil.which("wrk"):
         script = folder / "post.lua"
         script.write_text(_LUA % (BOUNDARY, body))
@@ -179,7 +206,8 @@ def load(server: str, port: int, connections: int, seconds: float, folder: Path)
     out = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60, check=True).stdout
     found = json.loads(next(line for line in out.splitlines() if line.startswith("RESULT")).removeprefix("RESULT"))
     rate = found["requests"] / found["seconds"]
-    return Row(server, connections, rate, found["p50_ms"], found["p99_ms"], found["errors"], found["requests"])
+    times = found["p50_ms"], found["p99_ms"]
+    return Row(load.name, server, connections, rate, rate * load.files, *times, found["errors"], found["requests"])
 
 
 async def client(port: int, connections: int, seconds: float, body: bytes) -> None:
@@ -229,43 +257,70 @@ def compare(
     seconds: float,
     rounds: int,
     memory_requests: int,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as stack:
         folder = Path(name)
-        (folder / "body").write_bytes(make_body())
+        for load in LOADS:
+            (folder / load.file_name).write_bytes(make_body(load.side, load.files))
         servers = {
             kind: stack.enter_context(running(kind, run_path, workers, plain_threads)) for kind in ("ours", "plain")
         }
-        for kind, (_, port) in servers.items():
-            load(kind, port, 8, 2, folder)  # warm
         rows: list[Row] = []
-        for _ in range(rounds):
-            for level in LEVELS:
-                for kind, (_, port) in servers.items():
-                    rows.append(load(kind, port, level, seconds, folder))
+        for load in LOADS:
+            for kind, (_, port) in servers.items():
+                measure(load, kind, port, 8, 2, folder)  # warm
+            for _ in range(rounds):
+                for level in load.connections:
+                    for kind, (_, port) in servers.items():
+                        rows.append(measure(load, kind, port, level, seconds, folder))
         memory = _memory_growth(*servers["ours"], memory_requests, folder)
-    best = [_summary(rows, kind, level) for level in LEVELS for kind in ("ours", "plain")]
-    ratios = {}
-    for ours, plain in zip(best[::2], best[1::2], strict=True):
-        level = ours.connections
-        ratios[f"throughput at {level}"] = ours.requests_per_second / max(plain.requests_per_second, 1e-9)
-        ratios[f"p99 at {level}"] = ours.p99_ms / plain.p99_ms if plain.p99_ms else 0.0
+    best = summarise(rows)
     client_name = "wrk" if shutil.which("wrk") else "asyncio client"
-    return {"ratios": ratios, "rows": [asdict(row) for row in best], "memory": memory, "client": client_name}
+    return {
+        "model": describe_model(run_path),
+        "ratios": ratios(best),
+        "rows": [asdict(row) for row in best],
+        "memory": memory,
+        "client": client_name,
+    }
 
 
-def _summary(rows: list[Row], kind: str, level: int) -> Row:
-    """Return the round with the median throughput, with the errors of all rounds."""
-    some = [row for row in rows if row.server == kind and row.connections == level]
-    middle = statistics.median_low([row.requests_per_second for row in some])
-    chosen = next(row for row in some if row.requests_per_second == middle)
-    return Row(**{**asdict(chosen), "errors": sum(row.errors for row in some)})
+def describe_model(run_path: Path | None) -> str:
+    from vitreous.runs import open_run
+
+    run = open_run(run_path)
+    parameters = sum(parameter.numel() for parameter in run.load_model().parameters())
+    return f"{run_path or 'bundled:' + run.path.name}, {parameters:,} parameters"
+
+
+def summarise(rows: list[Row]) -> list[Row]:
+    """Return the round with the median throughput for each load, level and server, with the errors of all rounds."""
+    groups: dict[tuple[str, int, str], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.load, row.connections, row.server), []).append(row)
+    best = []
+    for some in groups.values():
+        middle = statistics.median_low([row.requests_per_second for row in some])
+        chosen = next(row for row in some if row.requests_per_second == middle)
+        best.append(replace(chosen, errors=sum(row.errors for row in some)))
+    return best
+
+
+def ratios(best: list[Row]) -> dict[str, float]:
+    found = {(row.load, row.connections, row.server): row for row in best}
+    compared: dict[str, float] = {}
+    for (load, level, server), plain in found.items():
+        if server == "plain":
+            ours = found[load, level, "ours"]
+            compared[f"{load}: throughput at {level}"] = ours.requests_per_second / max(plain.requests_per_second, 1e-9)
+            compared[f"{load}: p99 at {level}"] = ours.p99_ms / plain.p99_ms if plain.p99_ms else 0.0
+    return compared
 
 
 def _memory_growth(pid: int, port: int, requests: int, folder: Path) -> dict[str, float]:
     before, done, errors = resident_megabytes(pid), 0, 0
     while done < requests:
-        row = load("ours", port, 64, 10 if requests > 20_000 else 4, folder)
+        row = measure(LOADS[0], "ours", port, 64, 10 if requests > 20_000 else 4, folder)
         done, errors = done + row.requests, errors + row.errors
     after = resident_megabytes(pid)
     return {"requests": done, "before_mb": before, "after_mb": after, "growth_mb": after - before, "errors": errors}
@@ -292,19 +347,24 @@ def main() -> None:
     elif options.client:
         asyncio.run(client(options.port, options.connections, options.seconds, Path(options.body).read_bytes()))
     else:
-        seconds, rounds, requests = (4.0, 2, 5_000) if options.quick else (10.0, 3, 100_000)
+        seconds, rounds, requests = (2.0, 2, 5_000) if options.quick else (10.0, 3, 100_000)
         seconds = options.seconds or seconds
         report(compare(options.run, options.workers, options.plain_threads, seconds, rounds, requests), options.json)
 
 
-def report(found: dict[str, object], file: Path | None) -> None:
-    print(f"{'server':8}{'connections':>12}{'requests/s':>12}{'p50 ms':>10}{'p99 ms':>10}{'errors':>8}")
-    for row in found["rows"]:  # type: ignore[attr-defined]
-        print(f"{row['server']:8}{row['connections']:12}{row['requests_per_second']:12.0f}{row['p50_ms']:10.2f}"
-              f"{row['p99_ms']:10.2f}{row['errors']:8}")  # fmt: skip
-    for name, ratio in found["ratios"].items():  # type: ignore[attr-defined]
-        print(f"{name:20} {ratio:.2f} ×")
-    print(f"memory: {found['memory']}; client: {found['client']}")
+def report(found: dict[str, Any], file: Path | None) -> None:
+    print(f"model: {found['model']}; client: {found['client']}")
+    columns = ("requests/s", "images/s", "p50 ms", "p99 ms", "errors")
+    print(f"{'load':12}{'connections':>12}  {'server':8}" + "".join(f"{name:>11}" for name in columns))
+    for row in found["rows"]:
+        print(
+            f"{row['load']:12}{row['connections']:12}  {row['server']:8}{row['requests_per_second']:11.0f}"
+            f"{row['images_per_second']:11.0f}{row['p50_ms']:11.2f}{row['p99_ms']:11.2f}{row['errors']:11}"
+        )
+    print("ours ÷ plain:")
+    for name, ratio in found["ratios"].items():
+        print(f"  {name:32} {ratio:.2f}")
+    print(f"memory: {found['memory']}")
     if file:
         file.write_text(json.dumps(found, indent=2) + "\n")
 

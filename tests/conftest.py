@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from processes import Processes
 
 # There is no CPU build of torchvision 0.28 in the registry: the one that installs beside torch 2.13 looks for two
 # operators of its compiled half when it is imported. Declared (never called), torchvision, timm and transformers
@@ -30,6 +31,14 @@ def _repeatable() -> Iterator[None]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         yield
+
+
+@pytest.fixture(scope="session")
+def processes() -> Iterator[Processes]:
+    """Start other Python processes without the seconds that importing torch takes."""
+    started = Processes()
+    yield started
+    started.close()
 
 
 @pytest.hookimpl(wrapper=True)

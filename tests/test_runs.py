@@ -38,10 +38,15 @@ def copy(finished, tmp_path):
     return shutil.copytree(finished.path, tmp_path / "run")
 
 
-def edit(path, **changes):
+def record_of(path):
+    """The record without its checksum: what a person has who accepts their own edits."""
     record = json.loads((path / "config.json").read_text())
-    record.update(changes)
-    (path / "config.json").write_text(json.dumps(record))
+    del record["checksum"]
+    return record
+
+
+def edit(path, **changes):
+    (path / "config.json").write_text(json.dumps(record_of(path) | changes))
 
 
 def test_opening_gives_back_what_was_trained(finished):
@@ -90,7 +95,7 @@ def test_a_configuration_that_is_not_one(copy, text):
 
 
 def test_a_configuration_edited_by_hand(copy):
-    record = json.loads((copy / "config.json").read_text())
+    record = record_of(copy)
     record["config"]["model"]["depth"] = -3
     (copy / "config.json").write_text(json.dumps(record))
     with pytest.raises(ConfigError, match=r"config\.json: model\..*depth=-3"):
@@ -98,7 +103,7 @@ def test_a_configuration_edited_by_hand(copy):
 
 
 def test_a_section_removed_by_hand(copy):
-    record = json.loads((copy / "config.json").read_text())
+    record = record_of(copy)
     del record["preprocessing"]
     (copy / "config.json").write_text(json.dumps(record))
     with pytest.raises(RunError, match="lacks preprocessing; it was edited by hand"):
@@ -114,7 +119,7 @@ def test_edited_weights_are_noticed(copy):
 
 
 def test_weights_of_another_model(copy):
-    record = json.loads((copy / "config.json").read_text())
+    record = record_of(copy)
     record["config"]["model"]["depth"] = 2
     (copy / "config.json").write_text(json.dumps(record))
     with pytest.raises(RunError, match=r"do not fit the model in config\.json"):
@@ -262,7 +267,7 @@ def test_a_full_disk_is_a_sentence(copy, monkeypatch):
 
     run = Run.open(copy)
     model = run.load_model()
-    monkeypatch.setattr("vitreous.runs.run.atomic_write_bytes", full)
+    monkeypatch.setattr("vitreous.downloads.files.replacing", full)
     for write in (lambda: run.save_resume_point(ResumePoint(3, {}, {})), lambda: run.finish(model, None)):
         with pytest.raises(RunError, match=r"cannot write to .*: No space left on device; make room, then go on with"):
             write()
@@ -309,7 +314,7 @@ def test_a_run_has_a_format_marker(copy, tmp_path):
 
 
 def test_settings_of_format_1_are_migrated(copy):
-    record = json.loads((copy / "config.json").read_text())
+    record = record_of(copy)
     record["format"] = 1
     record["config"]["model"] |= {"patch_embed": "linear"}
     record["preprocessing"] |= {"range": "0-1"}

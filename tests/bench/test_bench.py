@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 
 import attention
@@ -11,12 +12,15 @@ import common
 import peers
 import pytest
 import scaling
+import serve
 import time_to_accuracy
 import torch
 import worker
 from torch import Tensor
 
 from vitreous.config import ViTConfig
+from vitreous.serving.limits import Limits
+from vitreous.serving.reading import parse_predict
 
 TINY = ViTConfig(image_size=8, patch_size=4, dim=16, depth=2, num_heads=2, mlp_dim=24, num_classes=5)
 
@@ -137,3 +141,40 @@ def test_missed_target_gives_a_lower_bound(reached_after: float | None, times_fa
     assert "time_to_accuracy_mnist-vit" not in report.ratios, "it did not reach the target"
     assert any("lower bounds" in note for note in report.notes) is (reached_after is None)
     assert rows[0]["scaled_seconds"] == 30.0, "a machine half as fast as the reference"
+
+
+# --- serving ----------------------------------------------------------------------------------------------------------
+
+
+def test_bodies_of_the_server_benchmark() -> None:
+    """They are what the loads are named after, and the server's own parser reads them."""
+    kind = f"multipart/form-data; boundary={serve.BOUNDARY}".encode()
+    for load in serve.LOADS:
+        _, uploads = parse_predict(serve.make_body(load.side, load.files), kind, b"", Limits())
+        assert [upload.declared_pixels for upload in uploads] == [load.side**2] * load.files
+        assert max(load.connections) * load.files <= Limits.queue_images
+    assert {(load.side, load.files) for load in serve.LOADS} == {(28, 1), (280, 1), (28, 64)}
+
+
+def test_rounds_of_the_server_benchmark_are_summarised(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    rows = [
+        serve.Row(load, server, 8, rate * speed, rate * speed, 1.0, 4.0 / speed, errors, 100)
+        for load in ("28-px PNG", "64 files")
+        for rate, errors in ((10.0, 0), (30.0, 1), (20.0, 2))
+        for server, speed in (("ours", 4.0), ("plain", 1.0))
+    ]
+    best = serve.summarise(rows)
+    assert [(row.load, row.server, row.requests_per_second, row.errors) for row in best] == [
+        ("28-px PNG", "ours", 80.0, 3),
+        ("28-px PNG", "plain", 20.0, 3),
+        ("64 files", "ours", 80.0, 3),
+        ("64 files", "plain", 20.0, 3),
+    ]
+    compared = serve.ratios(best)
+    assert compared["64 files: throughput at 8"] == 4
+    assert compared["28-px PNG: p99 at 8"] == 0.25
+    rows_written = [asdict(row) for row in best]
+    found = {"model": "tiny", "ratios": compared, "rows": rows_written, "memory": {}, "client": "wrk"}
+    serve.report(found, tmp_path / "serve.json")
+    assert json.loads((tmp_path / "serve.json").read_text()) == found
+    assert "64 files               8  plain" in capsys.readouterr().out

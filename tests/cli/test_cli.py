@@ -207,7 +207,7 @@ def test_runs_on_other_data_are_not_compared(vitreous_command, runs, tmp_path):
     assert code == 0, errors
     code, _, errors = vitreous_command("compare", runs / "vit", tmp_path / "other", "-o", tmp_path / "out")
     assert code == 2
-    assert "models are compared on the same data" in errors
+    assert "models are compared on the same test images" in errors
 
 
 def test_convert_there_and_back(vitreous_command, runs, tmp_path):

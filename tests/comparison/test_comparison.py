@@ -243,8 +243,15 @@ def test_seeds_give_t_intervals_and_two_p_values(make_result, probabilities, ima
 def test_several_models_are_corrected_and_ranked(make_result, probabilities, images, tmp_path):
     bad = np.full_like(probabilities["vit"], 0.1)
     results = [make_result("vit"), make_result("cnn", "cnn"), make_result("guess", "mlp", probabilities=bad)]
+    results.append(make_result("vit", seed=1, probabilities=jittered(probabilities["vit"], 1), run="runs/vit-1"))
     comparison = write_comparison(results, images, NAMES, tmp_path, **WORDS)
     assert len(comparison.pairs) == 3
+    holm = "corrected for several pairs (Holm)"  # two seeds of one model, one of the others: every pair has its test
+    assert (
+        f"<dt>Paired test</dt><dd>vit and cnn; vit and guess: paired t over images, {holm}<br>"
+        f"cnn and guess: McNemar, exact, two-sided, {holm}</dd>"
+    ) in comparison.report.read_text(encoding="utf-8")
+    assert "threads" not in comparison.hardware  # of the trainings, which these results do not state
     assert comparison.as_dict()["paired"]["correction"] == "Holm"
     assert comparison.verdict.startswith("cnn is best: ")
     tied = [make_result("a", "cnn"), make_result("b", "cnn"), make_result("c", probabilities=bad)]

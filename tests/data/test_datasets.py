@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import hashlib
 import io
+import math
+import os
 import shutil
 import struct
 import time
@@ -19,10 +22,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from vitreous.config import DataConfig
+from vitreous.data import specs
 from vitreous.data.contact_sheet import contact_sheet
 from vitreous.data.datasets import DATASETS, Dataset, Split, describe, duplicates_between, fetch, load_dataset, verify
 from vitreous.data.npz import NpyError, read_npy
 from vitreous.data.splits import keep_per_class, split_indices
+from vitreous.downloads import cache
+from vitreous.downloads.cache import FileSet, PinnedFile
+from vitreous.downloads.origins import ByHand
 from vitreous.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -116,6 +123,38 @@ def test_mnist_can_be_put_into_an_offline_cache_by_hand(
     for file in verify("mnist"):
         (tmp_path / "mnist" / f"{file}.gz").write_bytes(gzip.compress((original / file).read_bytes(), 1))
     assert torch.equal(load("mnist").test.images, mnist.test.images)
+
+
+def test_images_damaged_in_the_cache_are_never_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A flipped bit changes a pixel and neither the size of the file nor its time."""
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
+    shapes = {
+        specs.TRAIN_IMAGES: (4, 2, 2),
+        specs.TRAIN_LABELS: (4,),
+        specs.TEST_IMAGES: (2, 2, 2),
+        specs.TEST_LABELS: (2,),
+    }
+    contents = {
+        name: struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape) + bytes(range(math.prod(shape)))
+        for name, shape in shapes.items()
+    }
+    pinned = (PinnedFile(name, len(data), hashlib.sha256(data).hexdigest()) for name, data in contents.items())
+    files = FileSet("tiny", tuple(pinned), (ByHand(),))
+    files.folder.mkdir()
+    for name, data in contents.items():
+        (files.folder / f"{name}.gz").write_bytes(gzip.compress(data))
+
+    def first_pixel() -> int:
+        monkeypatch.setattr(cache, "_hashed_here", {})  # as in another process
+        raw = specs._load_idx(files, ("a", "b"), ((0.1,), (0.3,)), "as-is", "")
+        return int(raw.splits["train"].images[0, 0, 0, 0])
+
+    assert first_pixel() == 0
+    damaged = files.folder / specs.TRAIN_IMAGES
+    before = damaged.stat()
+    damaged.write_bytes(contents[specs.TRAIN_IMAGES].replace(bytes(range(16)), bytes([128, *range(1, 16)])))
+    os.utime(damaged, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert first_pixel() == 0
 
 
 @pytest.mark.parametrize(
@@ -256,6 +295,38 @@ def test_a_test_image_that_is_in_the_training_set_is_reported(tmp_path: Path) ->
     assert any(note.startswith("1 of the 5 test images are duplicates of training images") for note in data.notes)
     ((first, second),) = duplicates_between(data.train, data.test)
     assert (data.train.paths[first], data.test.paths[second]) == ("train/a/3.png", "test/b/same.bmp")
+
+
+def test_a_split_has_the_checksum_of_its_source_images_at_every_size(digits: Dataset, tmp_path: Path) -> None:
+    """Of the 8×8 pixels, too: upscaling could round otherwise on another machine."""
+    smaller = load("digits", image_size=(14, 14), channels=3)
+    assert smaller.test.images.shape[1:] == (3, 14, 14)
+    assert smaller.test.sha256 == digits.test.sha256
+    # pinned: stored runs have it in their records
+    assert digits.test.sha256 == "a206f5813bdc26b495a0b891be2f828856812e413523c4d635170f4014be977d"
+    assert smaller.test.sha256 != smaller.val.sha256
+    np.savez(tmp_path / "a.npz", images=digits.test.images[:, 0].numpy(), labels=digits.test.labels.numpy())
+    ours, resized = load(tmp_path / "a.npz"), load(tmp_path / "a.npz", image_size=(7, 9))
+    assert ours.test.sha256 == resized.test.sha256
+    assert ours.train.digests == resized.train.digests
+    reordered = Split(ours.test.images.flip(0), ours.test.labels)
+    relabelled = Split(ours.test.images, ours.test.labels.flip(0))
+    assert len({split.sha256 for split in (ours.test, reordered, relabelled)}) == 3
+
+
+def test_duplicates_are_counted_in_the_source_images(digits: Dataset, tmp_path: Path) -> None:
+    """At 2×2 pixels two different images become equal; at their own size one other is a duplicate."""
+    write_folder(tmp_path / "train", {"a": 5, "b": 5})
+    write_folder(tmp_path / "test", {"a": 2, "b": 2})
+    shutil.copy(tmp_path / "train" / "a" / "3.png", tmp_path / "test" / "b" / "same.png")
+    even, stripes = np.full((8, 8), 100, np.uint8), np.tile([99, 101], (8, 4)).astype(np.uint8)
+    Image.fromarray(even).save(tmp_path / "train" / "a" / "even.png")
+    Image.fromarray(stripes).save(tmp_path / "test" / "a" / "stripes.png")
+    small = load(tmp_path, image_size=(2, 2))
+    pixels = {path: image.tolist() for path, image in zip(small.test.paths, small.test.images, strict=True)}
+    assert pixels["test/a/stripes.png"] == [[[100, 100], [100, 100]]]
+    assert small.duplicates == load(tmp_path).duplicates == 1
+    assert digits.duplicates == 0
 
 
 def test_duplicates_between_by_content() -> None:

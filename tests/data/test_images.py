@@ -16,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 
 from vitreous.data.images import declared_extent, decode_image, from_pillow, image_extent, luma, resize, to_channels
 from vitreous.errors import DataError
@@ -150,10 +151,37 @@ def test_bombs_and_other_formats_are_refused_at_once(name: str, tmp_path: Path) 
 def test_large_images_are_refused_without_a_warning(side: int) -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        with pytest.raises(DataError, match="the image declares more than 50,000,000 pixels"):
+        with pytest.raises(DataError, match=f"the image declares {side**2:,} pixels; the limit is 50,000,000"):
             decode_image(png(side, side))
-        assert declared_extent(png(side, side)) == ((side, side) if side < 13_000 else (0, 0))
+        assert declared_extent(png(side, side)) == (side, side)
     assert not caught
+
+
+@pytest.mark.parametrize(("width", "height"), [(500_000, 1), (1, 16_385)])
+def test_a_long_side_is_refused_before_decoding(width: int, height: int, tmp_path: Path) -> None:
+    expected = f"is {height}×{width} pixels; the limit is 16,384 along each side: crop or shrink it"
+    with pytest.raises(DataError, match=expected):
+        decode_image(png(width, height))
+    (tmp_path / "long.png").write_bytes(png(width, height))
+    with pytest.raises(DataError, match=expected):
+        image_extent(tmp_path / "long.png")
+
+
+def test_the_longest_side_is_read() -> None:
+    assert decode_image(png(16_384, 1, pixels=bytes(16_385))).pixels.shape == (1, 16_384, 1)
+
+
+def test_decoding_leaves_the_filters_of_warnings_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All threads share them: two decodes at once would restore each other's."""
+    during, read_header = [], PngImageFile._open
+
+    def spy(image: PngImageFile) -> None:
+        during.append(list(warnings.filters))
+        read_header(image)
+
+    monkeypatch.setattr(PngImageFile, "_open", spy)
+    assert declared_extent(png(10_000, 10_000)) == (10_000, 10_000)
+    assert during == [list(warnings.filters)]
 
 
 def test_an_animated_webp_is_refused() -> None:

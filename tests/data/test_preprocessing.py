@@ -121,6 +121,19 @@ def test_the_same_drawing_in_any_form(mnist_like: Preprocessing, tmp_path: Path)
         assert difference.mean() < 3
 
 
+@pytest.mark.parametrize("form", ["path", "bytes", "array", "Pillow"])
+def test_a_long_side_is_refused_in_any_form(mnist_like: Preprocessing, tmp_path: Path, form: str) -> None:
+    """As `predict` and the server get it: 500,000×1 pixels are 140 bytes of PNG, and took 2.9 GB."""
+    pixels = np.zeros((1, 500_000), np.uint8)
+    pixels[0, 1000:3000] = 255
+    picture, path = Image.fromarray(pixels), tmp_path / "long.png"
+    picture.save(path)
+    image = {"path": path, "bytes": path.read_bytes(), "array": pixels, "Pillow": picture}[form]
+    for preprocessing in (mnist_like, PLAIN):
+        with pytest.raises(DataError, match=r"is 1×500000 pixels; the limit is 16,384 along each side"):
+            preprocessing.prepare(image)
+
+
 def test_a_blank_sheet_is_refused(mnist_like: Preprocessing, tmp_path: Path) -> None:
     Image.new("L", (50, 50), 240).save(tmp_path / "empty.png")
     with pytest.raises(DataError, match=r"empty\.png looks blank: no stroke stands out"):

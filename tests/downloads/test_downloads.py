@@ -19,8 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from vitreous.downloads import cache as cache_module
 from vitreous.downloads import origins
-from vitreous.downloads.cache import FileSet, NoNetwork, Origin, PinnedFile, cache_dir, ensure, is_cached, verify
+from vitreous.downloads.cache import FileSet, NoNetwork, Origin, PinnedFile, cache_dir, ensure, is_cached, read, verify
 from vitreous.downloads.files import atomic_write_bytes, atomic_write_text
 from vitreous.downloads.origins import ByHand, DebianPackage, Mirror, NpmPackage
 from vitreous.errors import DataError
@@ -166,6 +167,63 @@ def test_verify_rehashes_files_of_unchanged_size_and_time(server: Server) -> Non
     assert not is_cached(files)
     path.unlink()
     assert verify(files) == {"file.bin": "missing"}
+
+
+def decay(path: Path) -> None:
+    """Flip a bit, as a disk does: the size and the modification time stay."""
+    before, content = path.stat(), path.read_bytes()
+    path.write_bytes(bytes([content[0] ^ 1]) + content[1:])
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_a_file_damaged_in_the_cache_is_fetched_again_when_it_is_read(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.responses["/file.bin.gz"] = GOOD
+    files = file_set(Mirror(server.url))
+    assert read(files, "file.bin") == CONTENT
+    decay(files.folder / "file.bin")
+    monkeypatch.setattr(cache_module, "_hashed_here", {})  # as in another process
+    assert is_cached(files)  # size and time are unchanged
+    assert read(files, "file.bin") == CONTENT
+    assert server.requests == ["/file.bin.gz"] * 2
+    assert verify(files) == {"file.bin": "ok"}
+
+
+def test_a_damaged_file_that_cannot_be_fetched_again_is_a_sentence(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.responses["/file.bin.gz"] = GOOD
+    files = file_set(Mirror(server.url))
+    path = ensure(files) / "file.bin"
+    decay(path)
+    monkeypatch.setattr(cache_module, "_hashed_here", {})
+    server.responses.clear()
+    with pytest.raises(DataError, match=r"could not fetch 'set' to replace file\.bin, damaged in the cache; tried:"):
+        read(files, "file.bin")
+    monkeypatch.setattr(cache_module, "ensure", lambda files: files.folder)  # as in a cache that cannot be written
+    with pytest.raises(DataError, match=r"file\.bin is damaged \(its SHA-256 .* set VITREOUS_CACHE to another folder"):
+        read(files, "file.bin")
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(DataError, match=r"file\.bin cannot be read \("):
+        read(files, "file.bin")
+
+
+def test_a_process_hashes_what_it_reads_once(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.responses["/file.bin.gz"] = GOOD
+    files = file_set(Mirror(server.url))
+    path = ensure(files) / "file.bin"
+    monkeypatch.setattr(cache_module, "_hashed_here", {})
+    hashed: list[str] = []
+    expected, real = pinned().sha256, hashlib.sha256
+    monkeypatch.setattr(cache_module, "sha256_of", lambda path: hashed.append("from the disk") or expected)
+    monkeypatch.setattr(hashlib, "sha256", lambda *data: hashed.append("from memory") or real(*data))
+    assert [read(files, "file.bin") for _ in range(3)] == [CONTENT] * 3
+    assert hashed == ["from memory"]
+    os.utime(path, ns=(0, 0))
+    assert read(files, "file.bin") == CONTENT
+    assert hashed == ["from memory", "from the disk"]  # another time of modification: hashed again, and not twice
 
 
 @pytest.mark.parametrize(
@@ -529,7 +587,19 @@ def test_leftovers_of_a_killed_fetch_are_removed(server: Server, cache: Path) ->
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=10)
     assert any(name.startswith(".fetch-") for name in names_in(cache / "set"))
-    (cache / "set" / ".file.bin.0123.part").write_bytes(b"killed a moment later")
+    (cache / "set" / ".file.bin.0123456789ab.part").write_bytes(b"killed a moment later")
     server.responses["/file.bin.gz"] = GOOD
     ensure(file_set(Mirror(server.url)))
     assert names_in(cache / "set") == {"file.bin"}
+
+
+def test_leftovers_beside_complete_files_are_removed(server: Server, cache: Path) -> None:
+    """Of a process that was killed after its last file had its name, or while it noted what it had verified."""
+    server.responses["/file.bin.gz"] = GOOD
+    ensure(file_set(Mirror(server.url)))
+    (cache / "set" / ".fetch-killed").mkdir()
+    (cache / "set" / ".fetch-killed" / "archive").write_bytes(b"half")
+    (cache / "set" / "..verified.json.0123456789ab.part").write_bytes(b"half")
+    ensure(file_set(Mirror(server.url)))
+    assert names_in(cache / "set") == {"file.bin"}
+    assert server.requests == ["/file.bin.gz"]

@@ -227,17 +227,15 @@ def test_names_the_missing_extra(tiny: Run, tmp_path: Path, monkeypatch: pytest.
 @pytest.fixture
 def page_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of two files, and an engine that need not be fetched."""
-    page, engine = tmp_path / "page", tmp_path / "engine"
+    page = tmp_path / "page"
     (page / ".hidden").mkdir(parents=True)
-    engine.mkdir()
     (page / "index.html").write_text("<p>")
     (page / "main.js").write_text("")
     (page / "notes.md").write_text("not the page's")
     (page / ".hidden" / "x.js").write_text("")
-    for file in static_page.ORT_WEB.files:
-        (engine / file.name).write_bytes(b"engine")
     monkeypatch.setattr(static_page, "page_files", lambda: pages.files_in(page))
-    monkeypatch.setattr(static_page.sources, "ensure", lambda files: engine)
+    monkeypatch.setattr(static_page.sources, "ensure", lambda files: tmp_path)
+    monkeypatch.setattr(static_page.sources, "read", lambda files, name: b"engine")
 
 
 @pytest.mark.usefixtures("page_parts")

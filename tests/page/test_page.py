@@ -171,6 +171,9 @@ def test_pictures_are_opened_and_pasted(open_page: Any, served_site: str) -> Non
         "#file", {"name": "blank.png", "mimeType": "image/png", "buffer": _png(np.full((50, 50), 200, np.uint8))}
     )
     page.locator("#draw-error", has_text="looks blank").wait_for()
+    long = _png(np.zeros((1, 20_000), np.uint8))
+    page.set_input_files("#file", {"name": "long.png", "mimeType": "image/png", "buffer": long})
+    page.locator("#draw-error", has_text="longer than 16,384 pixels along one side").wait_for()
     assert tab.probabilities() == shares  # the previous picture stays
 
 

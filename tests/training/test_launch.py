@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import Child, Processes
 
 from vitreous.errors import ConfigError
 from vitreous.runs import Run
 from vitreous.training.launch import is_launched
 
-
-def train(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "vitreous", "train", *arguments]
-    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                            env={**os.environ, "OMP_NUM_THREADS": "1"})  # fmt: skip
+TINY = ("--set", "model.depth=1", "--set", "model.dim=16", "--set", "model.mlp_dim=16", "--set", "model.num_heads=2")
 
 
-def test_two_processes_share_one_training(tmp_path):
-    process = train("vit", "--data", "digits", "--epochs", "1", "--processes", "2", cwd=tmp_path)
+@pytest.fixture
+def train(processes: Processes, tmp_path: Path) -> Callable[..., Child]:
+    """Start `vitreous train` in the test's folder."""
+    return functools.partial(processes.vitreous, "train", cwd=tmp_path)
+
+
+def test_two_processes_share_one_training(tmp_path, train):
+    process = train("vit", "--data", "digits", "--epochs", "1", "--processes", "2", *TINY)
     out, errors = process.communicate(timeout=240)
     assert process.returncode == 0, errors
     assert out.count("on the test set") == 1, "one rank speaks"
@@ -42,11 +44,11 @@ def test_processes_inside_another_launchers_job(monkeypatch):
         is_launched(2)
 
 
-def test_a_mistake_is_reported_once(tmp_path):
+def test_a_mistake_is_reported_once(tmp_path, train):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "config.json").write_text("{}")
     arguments = ("vit", "--data", "digits", "--processes", "2", "-o", "taken")
-    process = train(*arguments, cwd=tmp_path)
+    process = train(*arguments)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == 2
     assert errors.count("taken") == 1
@@ -55,9 +57,9 @@ def test_a_mistake_is_reported_once(tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143)])
-def test_stopping_saves_on_all_ranks_and_resumes(tmp_path, number, code):
-    settings = ("--epochs", "400", "--set", "train.checkpoint_seconds=0.5")
-    process = train("vit", "--data", "digits", "--processes", "2", "-o", "run", *settings, cwd=tmp_path)
+def test_stopping_saves_on_all_ranks_and_resumes(tmp_path, train, number, code):
+    settings = ("--epochs", "4000", "--set", "train.checkpoint_seconds=0.1", *TINY)
+    process = train("vit", "--data", "digits", "--processes", "2", "-o", "run", *settings)
     deadline = time.monotonic() + 200
     while not list((tmp_path / "run" / "resume").glob("step-*.json")):
         assert process.poll() is None
@@ -69,25 +71,25 @@ def test_stopping_saves_on_all_ranks_and_resumes(tmp_path, number, code):
     assert errors.count("stopped at step") == 1
     assert "vitreous train --resume --processes 2 -o run" in errors
     assert "Traceback" not in errors
-    alone = train("--resume", "-o", "run", cwd=tmp_path)
+    alone = train("--resume", "-o", "run")
     assert "resume with --processes 2" in alone.communicate(timeout=120)[1]
     steps = [json.loads(path.read_text())["step"] for path in (tmp_path / "run" / "resume").glob("step-*.json")]
     assert max(steps) > 0
 
 
-def test_two_ranks_go_on_where_they_stopped(tmp_path):
+def test_two_ranks_go_on_where_they_stopped(tmp_path, train):
     """Stopped and resumed: the same bits as a training that was never stopped."""
-    settings = ("--epochs", "12", "--processes", "2", "--set", "train.checkpoint_seconds=0.2")
-    whole = train("vit", "--data", "digits", "-o", "whole", *settings, cwd=tmp_path)
+    settings = ("--epochs", "12", "--processes", "2", "--set", "train.checkpoint_seconds=0.1", *TINY)
+    whole = train("vit", "--data", "digits", "-o", "whole", *settings)
     whole.communicate(timeout=240)
-    stopped = train("vit", "--data", "digits", "-o", "run", *settings, cwd=tmp_path)
+    stopped = train("vit", "--data", "digits", "-o", "run", *settings)
     while not list((tmp_path / "run" / "resume").glob("step-*.json")):
         assert stopped.poll() is None, "it was to be stopped before its end"
         time.sleep(0.02)
     stopped.send_signal(signal.SIGTERM)
     stopped.communicate(timeout=120)
     assert stopped.returncode == 143
-    resumed = train("--resume", "-o", "run", "--processes", "2", cwd=tmp_path)
+    resumed = train("--resume", "-o", "run", "--processes", "2")
     _, errors = resumed.communicate(timeout=240)
     assert resumed.returncode == 0, errors
     assert Run.open(tmp_path / "run").record.weights == Run.open(tmp_path / "whole").record.weights

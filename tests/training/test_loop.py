@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from processes import Child, Processes
 from safetensors.torch import load_file, save_file
 
 from vitreous import hardware
@@ -26,7 +27,7 @@ from vitreous.training import distributed, setup
 from vitreous.training.loop import Trainer, fit
 from vitreous.training.progress import Lines
 from vitreous.training.setup import fit_to_data
-from vitreous.training.step import Stepper
+from vitreous.training.step import Stepper, Weights
 
 TIME_FIELDS = {"elapsed_seconds", "images_per_second"}
 
@@ -42,14 +43,10 @@ def timeless(run: Run) -> list[dict]:
     return [{k: v for k, v in line.items() if k not in TIME_FIELDS} for line in run.metrics()]
 
 
-def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "vitreous", *arguments]
-
-
-def wait_for_checkpoint(path: Path, count: int, process: subprocess.Popen) -> None:
+def wait_for_checkpoint(path: Path, count: int, process: Child) -> None:
     deadline = time.monotonic() + 120
     while len(list((path / "resume").glob("step-*.json"))) < 1 or newest_step(path) < count:
-        assert process.poll() is None, process.stderr.read() if process.stderr else "the training ended too early"
+        assert process.poll() is None, process.output()
         assert time.monotonic() < deadline, "no checkpoint within two minutes"
         time.sleep(0.02)
 
@@ -68,17 +65,17 @@ def test_digits_are_learned(tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "adamw", "sgd"])
-def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path, processes, optimizer):
     settings = [f"train.optimizer={optimizer}", "train.epochs=4", "train.checkpoint_seconds=0", "train.log_every=7",
                 "train.ema_decay=0.9"]  # fmt: skip
     whole = fit(small(*settings), tmp_path / "whole", progress=False)
     killed = tmp_path / "killed"
     flags = [f"--set={s}" for s in ["data.name=digits", "train.threads=1", "train.batch_size=64", "model.depth=2",
              "model.dim=32", "model.mlp_dim=48", "model.dropout=0.1", "model.drop_path=0.1", *settings]]  # fmt: skip
-    process = subprocess.Popen(command("train", "vit", *flags, "-o", str(killed)), stderr=subprocess.PIPE, text=True)
+    process = processes.vitreous("train", "vit", *flags, "-o", str(killed))
     wait_for_checkpoint(killed, 9, process)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.kill()
+    process.wait()
     assert not (killed / "model.safetensors").exists()
     resumed = fit(Run.open(killed).config, killed, resume=True, progress=False)
     ours, theirs = load_file(resumed.path / "model.safetensors"), load_file(whole.path / "model.safetensors")
@@ -88,10 +85,10 @@ def test_a_killed_run_resumes_to_the_same_bits(tmp_path, optimizer):
     assert timeless(resumed) == timeless(whole)
 
 
-def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path):
+def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path, processes):
     whole = fit(small("train.epochs=2"), tmp_path / "whole", progress=False)
     path = tmp_path / "truncated"
-    interrupted(path, small("train.epochs=2", "train.checkpoint_seconds=0"))
+    interrupted(processes, path, small("train.epochs=2", "train.checkpoint_seconds=0"))
     newest = path / "resume" / f"step-{newest_step(path):09d}.safetensors"
     newest.write_bytes(newest.read_bytes()[:-100])
     resumed = fit(Run.open(path).config, path, resume=True, progress=False)
@@ -100,7 +97,7 @@ def test_a_truncated_checkpoint_gives_way_to_the_one_before(tmp_path):
     assert timeless(resumed) == timeless(whole)
 
 
-def interrupted(path: Path, config: Config) -> subprocess.CompletedProcess:
+def interrupted(processes: Processes, path: Path, config: Config) -> None:
     """A real training that gets Ctrl-C after a few steps."""
     file = path.with_suffix(".json")
     file.write_text(config.model_dump_json())
@@ -108,21 +105,20 @@ def interrupted(path: Path, config: Config) -> subprocess.CompletedProcess:
         "from pathlib import Path; from vitreous.config import Config; from vitreous.training.loop import fit\n"
         f"fit(Config.model_validate_json(Path({str(file)!r}).read_text()), {str(path)!r}, progress=False)"
     )
-    process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
+    process = processes.start("-c", script)
     wait_for_checkpoint(path, 4, process)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
-    return subprocess.CompletedProcess([], process.returncode, "", errors)
+    process.wait(60)
 
 
-def long_training(path: Path) -> subprocess.Popen:
+def long_training(processes: Processes, path: Path) -> Child:
     arguments = ["--data", "digits", "--epochs", "500", "--set", "train.checkpoint_seconds=0", "--threads", "1"]
-    return subprocess.Popen(command("train", "vit", *arguments, "-o", str(path)), stderr=subprocess.PIPE, text=True)
+    return processes.vitreous("train", "vit", *arguments, "-o", str(path))
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path, processes):
     path = tmp_path / "run"
-    process = long_training(path)
+    process = long_training(processes, path)
     wait_for_checkpoint(path, 3, process)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
@@ -134,9 +130,9 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert newest_step(path) >= 3
 
 
-def test_sigterm_ends_with_143(tmp_path):
+def test_sigterm_ends_with_143(tmp_path, processes):
     path = tmp_path / "run"
-    process = long_training(path)
+    process = long_training(processes, path)
     wait_for_checkpoint(path, 2, process)
     process.terminate()
     process.communicate(timeout=60)
@@ -344,6 +340,7 @@ def test_fine_tuning_keeps_the_normalisation_of_its_weights(tmp_path):
     first = fit(small("train.epochs=0.2"), tmp_path / "first", progress=False)
     record = json.loads((first.path / "config.json").read_text())
     record["preprocessing"].update(mean=[0.25], std=[0.5])
+    del record["checksum"]
     (first.path / "config.json").write_text(json.dumps(record))
     tuned = fit(
         small("train.epochs=0.2", f"start.weights={json.dumps(str(first.path))}"), tmp_path / "t", progress=False
@@ -396,17 +393,17 @@ def test_the_group_ends_though_a_model_outlives_it(tmp_path):
     )
 
 
-def test_flushed_denormals_reach_every_thread():
+def test_flushed_denormals_reach_every_thread(processes):
     """A parallel product of denormals is zero in all of its parts only if each worker thread flushes."""
     script = (
         "from vitreous import hardware; hardware.prepare(threads=2)\n"
         "import torch; x = torch.full((4_000_000,), 1e-39); y = x * 1.0\n"
         "print(int((y != 0).sum()), torch.get_num_threads())"
     )
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    result = processes.run("-c", script)
     assert result.stdout.split() == ["0", "2"]
     unprepared = script.replace("from vitreous import hardware; hardware.prepare(threads=2)\n", "")
-    result = subprocess.run([sys.executable, "-c", unprepared], capture_output=True, text=True, check=True)
+    result = processes.run("-c", unprepared)
     assert int(result.stdout.split()[0]) > 0, "this test would pass without the setting"
 
 
@@ -447,12 +444,15 @@ def test_a_fine_tuning_goes_on_without_its_first_weights_or_starts_from_them(tmp
     run = fit(config, tmp_path / "run", progress=False)
     run.record = run.record.replace(status="training")
     run.write_record()
-    group = distributed.Group()
-    weights = setup.open_or_create(config, run.path, True, "cpu", group)[2]
-    assert weights is not None, "no checkpoint is left of a finished run"
+
+    def starting_weights() -> Weights | None:
+        with setup.open_or_create(config, run.path, True, "cpu", distributed.Group()) as (_, _, weights):
+            return weights
+
+    assert starting_weights() is not None, "no checkpoint is left of a finished run"
     run.save_resume_point(ResumePoint(3, {"model.x": torch.zeros(1)}, {}))
     base.path.rename(tmp_path / "moved")
-    assert setup.open_or_create(config, run.path, True, "cpu", group)[2] is None
+    assert starting_weights() is None
     next((run.path / "resume").glob("*.safetensors")).write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="base"):
-        setup.open_or_create(config, run.path, True, "cpu", group)
+        starting_weights()

@@ -51,7 +51,10 @@ def convert(
     if preprocessing is None:
         zeros, ones = (0.0,) * model.config.channels, (1.0,) * model.config.channels
         preprocessing = bilinear_preprocessing(model.config, mean=zeros, std=ones)
-        lines.append("the input's mean and std are unknown: pixels are taken as 0 to 1; edit config.json if not so")
+        lines.append(
+            "the input's mean and std are unknown: pixels are taken as 0 to 1; if not so, edit config.json and remove"
+            ' its line "checksum"'
+        )
     Run.adopt(target, model, preprocessing, names, notes)
     return [*lines, f"wrote the run {target}"]
 

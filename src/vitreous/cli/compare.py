@@ -28,4 +28,6 @@ def compare(
         subjects or ["vit", "cnn"], data=data, seeds=seeds, equal=equal, out=out, settings=settings, device=device
     )
     table = render_table(result)
-    print_result(table, result.verdict, f"Report: {result.report}", value=result.as_dict(), as_json=as_json)
+    print_result(
+        table, result.verdict, *result.warnings, f"Report: {result.report}", value=result.as_dict(), as_json=as_json
+    )

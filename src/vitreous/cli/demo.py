@@ -10,4 +10,4 @@ def demo(out: OutOption = None, data: DataOption = None, device: DeviceOption = 
     from vitreous.studies import compare as study
 
     result = study.demo(out, data, device, log)
-    print_result(render_table(result), result.verdict, f"Report: {result.report}")
+    print_result(render_table(result), result.verdict, *result.warnings, f"Report: {result.report}")

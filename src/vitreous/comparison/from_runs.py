@@ -2,31 +2,84 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
+import numpy as np
+
 from vitreous.comparison.published import PUBLISHED
 from vitreous.comparison.results import ModelResult
-from vitreous.data.datasets import Dataset, load_dataset
+from vitreous.config import AugmentConfig, DataConfig
+from vitreous.data.datasets import Dataset, duplicates_between
 from vitreous.errors import RunError
 from vitreous.evaluation.prediction import evaluate_model
 from vitreous.models import count_parameters
 from vitreous.models.summary import count_flops
-from vitreous.runs import Run, require_same_data
+from vitreous.reports.formats import join, plural
+from vitreous.runs import Run, load_run_data, require_same_data
 
 
-def common_dataset(runs: Sequence[Run]) -> Dataset:
-    """Return the data all runs were trained on; raise if they differ, since their figures would not be comparable."""
-    first = runs[0]
-    for run in runs[1:]:
-        if run.record.data.checksums != first.record.data.checksums or run.class_names != first.class_names:
+def load_test_data(runs: Sequence[Run]) -> list[Dataset]:
+    """Return the data of every run, emptied of training images; raise unless the test images are the same in all.
+
+    Sizes and channels may differ: what is compared are the images of the source.
+    """
+    loaded: dict[DataConfig, Dataset] = {}
+    datasets: list[Dataset] = []
+    for run in runs:
+        if run.class_names != runs[0].class_names:
             raise RunError(
-                f"{first.path} was trained on {first.config.data.name!r} and {run.path} on {run.config.data.name!r}:"
-                " models are compared on the same data"
+                f"{runs[0].path} was trained on {runs[0].config.data.name!r} and {run.path} on"
+                f" {run.config.data.name!r}, which has other classes: models are compared on the same test images"
             )
-    dataset = load_dataset(first.config.data)
-    require_same_data(first, dataset)
-    return dataset
+        config = run.config.data.replace(augment=AugmentConfig())  # has no effect on the test images
+        if config not in loaded:
+            dataset, nothing = load_run_data(run), np.array([], dtype=np.int64)
+            loaded[config] = dataclasses.replace(
+                dataset, train=dataset.train.take(nothing), val=dataset.val.take(nothing)
+            )
+        require_same_data(run, loaded[config])
+        datasets.append(loaded[config])
+        if datasets[-1].test.sha256 != datasets[0].test.sha256:
+            raise RunError(_difference(runs[0], run))
+    return datasets
+
+
+def _difference(first: Run, second: Run) -> str:
+    """Return a sentence on how the test images of two runs differ."""
+    a, b = load_run_data(first), load_run_data(second)
+    common = len(set(a.test.digests) & set(b.test.digests))
+    counts = f"{len(a.test):,} and {len(b.test):,}, {common:,} in both"
+    trained = [
+        f"{run.path} was trained on {count:,} of the other's"
+        for run, own, other in ((first, a, b), (second, b, a))
+        if (count := len(duplicates_between(own.train, other.test)))
+    ]
+    return (
+        f"{first.path} and {second.path} do not have the same test images in the same order"
+        f" ({'; '.join([counts, *trained])}): models are compared on the same test images, so train one again with the"
+        " other's data and data.split_seed"
+    )
+
+
+def training_notes(runs: Sequence[Run], datasets: Sequence[Dataset]) -> tuple[list[str], list[str]]:
+    """Return notes on the training data where they differ, and a warning where they contain test images."""
+    names, notes, warnings = names_of(runs), [], []
+    sources = [f"{dataset.name!r} ({plural(run.record.data.images['train'], 'image')})"
+               for run, dataset in zip(runs, datasets, strict=True)]  # fmt: skip
+    if len(set(sources)) > 1:
+        each = dict.fromkeys(f"{name} on {source}" for name, source in zip(names, sources, strict=True))
+        notes.append(f"trained on different images: {join(each)}")
+    trained_on = dict.fromkeys(
+        f"{name} on {dataset.duplicates:,}" for name, dataset in zip(names, datasets, strict=True) if dataset.duplicates
+    )
+    if trained_on:
+        warnings.append(
+            f"Some of the {len(datasets[0].test):,} test images were trained on, pixel for pixel: {join(trained_on)};"
+            " accuracy on them means nothing: remove them from the training images, and train again."
+        )
+    return notes, warnings
 
 
 def names_of(runs: Sequence[Run]) -> list[str]:
@@ -35,13 +88,12 @@ def names_of(runs: Sequence[Run]) -> list[str]:
     return [run.config.name if calls[run.config.name, run.config.seed] == 1 else run.path.name for run in runs]
 
 
-def results_from_runs(runs: Sequence[Run]) -> list[ModelResult]:
-    """Evaluate every run on the test split."""
-    return [_evaluate(run, name) for run, name in zip(runs, names_of(runs), strict=True)]
+def results_from_runs(runs: Sequence[Run], datasets: Sequence[Dataset]) -> list[ModelResult]:
+    """Evaluate every run on its test split."""
+    return [_evaluate(*each) for each in zip(runs, names_of(runs), datasets, strict=True)]
 
 
-def _evaluate(run: Run, name: str) -> ModelResult:
-    dataset = load_dataset(run.config.data)  # a run may want other pixels (size, channels) of the same images
+def _evaluate(run: Run, name: str, dataset: Dataset) -> ModelResult:
     model, batch_size = run.load_model(), run.config.train.eval_batch_size
     evaluation = evaluate_model(model, dataset.test, run.preprocessing, batch_size)
     extra = {}
@@ -62,4 +114,6 @@ def _evaluate(run: Run, name: str) -> ModelResult:
         run=str(run.path),
         extra_evaluations=extra,
         published=PUBLISHED.get(run.config.name),
+        threads=run.resolved.threads,
+        hardware=run.resolved.hardware,
     )

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy import special
 
 from vitreous.comparison.hard_images import HardImage, draw_hard_images, hard_image
-from vitreous.data.datasets import Dataset, Split, duplicates_between, load_dataset
-from vitreous.errors import ConfigError, DataError
+from vitreous.data.datasets import Dataset, Split, duplicates_between
+from vitreous.errors import ConfigError
 from vitreous.evaluation import metrics
 from vitreous.evaluation.prediction import choose_split, evaluate_model
 from vitreous.hardware import prepare
@@ -27,7 +27,7 @@ from vitreous.reports.colors import model_styles
 from vitreous.reports.confusion import MOST_DRAWN, commonest_confusions, draw_confusion, mistakes_only
 from vitreous.reports.formats import percent, percent_decimals
 from vitreous.reports.pages import write_report
-from vitreous.runs import Run, require_same_data
+from vitreous.runs import Run, load_run_data
 
 MOST_SHOWN = 24
 _MOST_CONFUSIONS = 10
@@ -129,13 +129,8 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
     """Evaluate a run on a split of its data and collect the `most` images with the highest loss."""
     if most < 1:
         raise ConfigError(f"--most {most}: at least 1 image")
-    if not run.config.data.name:
-        raise DataError(f"{str(run.path)!r} was converted and has no data of its own; train a run on yours first")
     prepare()
-    dataset = load_dataset(run.config.data)
-    require_same_data(run, dataset)
-    if dataset.class_names != run.class_names:
-        raise DataError(f"the classes of {dataset.name} are not those {str(run.path)!r} was trained on; train it again")
+    dataset = load_run_data(run)
     chosen = choose_split(dataset, split)
     evaluation = evaluate_model(run.load_model(), chosen, run.preprocessing, run.config.train.eval_batch_size)
     probabilities = special.softmax(evaluation.logits.astype(np.float64), axis=1)

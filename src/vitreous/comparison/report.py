@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vitreous import hardware
@@ -17,11 +16,12 @@ from vitreous.comparison.figures import Styles, draw_accuracy, draw_accuracy_ove
 from vitreous.comparison.published import reruns
 from vitreous.comparison.results import Comparison, ModelResult, ModelSummary, check_results, summarise
 from vitreous.comparison.table import measures
-from vitreous.comparison.verdict import TIMING_FACTOR, best_of_each, compare_pairs, headline
+from vitreous.comparison.verdict import TIMING_FACTOR, Pair, best_of_each, compare_pairs, headline
 from vitreous.hardware import versions
 from vitreous.reports.colors import model_styles
 from vitreous.reports.confusion import MOST_DRAWN, draw_confusion, mistakes_only
 from vitreous.reports.figures import DrawnFigure
+from vitreous.reports.formats import join
 from vitreous.reports.pages import write_report
 
 _TEMPLATE = Path(__file__).with_name("comparison.html.jinja")
@@ -37,6 +37,7 @@ def write_comparison(
     title: str,
     data_name: str,
     notes: Sequence[str] = (),
+    warnings: Sequence[str] = (),
     settings: Mapping[str, Any] | None = None,
 ) -> Comparison:
     """Compare, draw, and write `report.html`, `results.json` and the figures into `out`."""
@@ -65,11 +66,12 @@ def write_comparison(
         best=best_of_each(models, pairs),
         verdict=headline(models, pairs),
         notes=tuple(notes),
+        warnings=tuple(warnings),
         settings=dict(settings or {}),
         hardware={
             "cpu": hardware.model_name(),
             "cores": hardware.available_cores(),
-            "threads": torch.get_num_threads(),
+            **_trained_with(results),
             **versions(),
         },
         report=out / "report.html",
@@ -86,6 +88,7 @@ def write_comparison(
         comparison=comparison,
         styles=styles,
         measures=measures(comparison),
+        paired_tests=_paired_tests(pairs),
         several_seeds=any(len(model.runs) > 1 for model in models),
         timing_factor=TIMING_FACTOR,
         accuracy=accuracy,
@@ -114,6 +117,28 @@ def _draw_confusions(
         )
         for model in models
     ]  # fmt: skip
+
+
+def _trained_with(results: Sequence[ModelResult]) -> dict[str, Any]:
+    """Return the threads and machines of the trainings, where known: this process may have others."""
+    threads = dict.fromkeys((run.threads, run.name) for run in results if run.threads)
+    machines = dict.fromkeys(run.hardware for run in results if run.hardware)
+    facts: dict[str, Any] = {}
+    if len({count for count, _ in threads}) == 1:
+        facts["threads"] = next(iter(threads))[0]
+    elif threads:
+        facts["threads"] = join(f"{count} ({name})" for count, name in threads)
+    if machines:
+        facts["trained on"] = join(machines)
+    return facts
+
+
+def _paired_tests(pairs: Sequence[Pair]) -> dict[str, str]:
+    """Return test → the names of its pairs, or "" where all pairs have the same test: it depends on their seeds."""
+    tests: dict[str, list[str]] = {}
+    for pair in pairs:
+        tests.setdefault(pair.test, []).append(f"{pair.first} and {pair.second}")
+    return {test: "; ".join(of_pairs) if len(tests) > 1 else "" for test, of_pairs in tests.items()}
 
 
 def _file_names(names: Sequence[str]) -> dict[str, str]:

@@ -39,6 +39,8 @@ class ModelResult:
     #: where a model was evaluated in more than one way: how → {"accuracy", "nll", "correct", "count"}
     extra_evaluations: dict[str, dict[str, Any]] = field(default_factory=dict)
     published: dict[str, Any] | None = None  # {"accuracy", "nll", "source"}
+    threads: int | None = None  # of each process, while training
+    hardware: str = ""  # that it was trained on
 
 
 def check_results(results: Sequence[ModelResult], images: NDArray[np.uint8], class_names: Sequence[str]) -> None:
@@ -178,6 +180,8 @@ def _seed_record(run: ModelResult) -> dict[str, Any]:
         "train_seconds": float(run.train_seconds),
         "images_per_second": float(run.images_per_second),
         "run": run.run,
+        "threads": run.threads,
+        "hardware": run.hardware,
         "extra_evaluations": run.extra_evaluations,
     }
 
@@ -194,6 +198,7 @@ class Comparison:
     best: Mapping[str, str | None]  # measure → the model that is significantly better than every other
     verdict: str
     notes: tuple[str, ...]
+    warnings: tuple[str, ...]  # what limits the verdict
     settings: Mapping[str, Any]
     hardware: Mapping[str, Any]
     report: Path
@@ -209,6 +214,7 @@ class Comparison:
         return {
             "title": self.title,
             "verdict": self.verdict,
+            "warnings": list(self.warnings),
             "models": [model.as_dict() for model in self.models],
             "paired": {
                 "level": metrics.LEVEL,

@@ -64,7 +64,8 @@ def measures(comparison: Comparison) -> list[Measure]:
                 lambda m: percent(m.calibration_error, 2), "calibration_error"),
         measure("Parameters", "learned numbers", lambda m: magnitude(m.parameters), "parameters"),
         measure("FLOPs", "per image, forward", lambda m: magnitude(m.flops), "flops"),
-        measure("Training time", "on this machine" + over_seeds, lambda m: seconds(m.train_seconds), "train_seconds"),
+        measure("Training time", "on the machine that trained it" + over_seeds,
+                lambda m: seconds(m.train_seconds), "train_seconds"),
         measure("Images per second", "while training", lambda m: rate(m.images_per_second), "images_per_second"),
         measure("Seeds", "trainings", lambda m: str(len(m.runs))),
     ]  # fmt: skip

@@ -40,6 +40,7 @@ class Dataset:
     polarity: Polarity
     checksums: dict[str, str]
     notes: tuple[str, ...]  # for the user
+    duplicates: int = 0  # test images that are in the training set too; not counted in the named data sets
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -82,7 +83,7 @@ def load_dataset(config: DataConfig) -> Dataset:
     mean, std = _mean_std(raw, train)
     return Dataset(
         name=config.name, train=train, val=val, test=test, class_names=raw.class_names, mean=mean, std=std,
-        polarity=raw.polarity, checksums=raw.checksums, notes=tuple(notes),
+        polarity=raw.polarity, checksums=raw.checksums, notes=tuple(notes), duplicates=duplicates,
     )  # fmt: skip
 
 
@@ -143,7 +144,8 @@ def _split(config: DataConfig, raw: RawDataset, notes: list[str]) -> tuple[Split
 def _convert(split: Split, config: DataConfig) -> Split:
     _, channels, height, width = split.images.shape
     images = convert(split.images, config.image_size or (height, width), config.channels or channels)
-    return dataclasses.replace(split, images=images)
+    digests = split.source_digests if images is split.images else split.digests
+    return dataclasses.replace(split, images=images, source_digests=digests)
 
 
 def _mean_std(raw: RawDataset, train: Split) -> MeanStd:

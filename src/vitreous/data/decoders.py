@@ -1,6 +1,6 @@
 """Decoders of the published file formats: IDX (MNIST, Fashion-MNIST) and CIFAR-10's binary batches.
 
-The download cache has verified their SHA-256; the checks here are for files that were damaged since then.
+The download cache verifies the SHA-256 of what it reads; the checks here make a decoder safe on any bytes.
 """
 
 from __future__ import annotations

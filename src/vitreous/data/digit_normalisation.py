@@ -45,8 +45,7 @@ class NormalisedDigit:
 
 def normalise(gray: np.ndarray) -> NormalisedDigit | None:
     """Apply the rule to a uint8 (H, W) image; return None where it is blank."""
-    shrunk = _scale_longer_side(gray, MAX_SIDE) if max(gray.shape) > MAX_SIDE else gray
-    values = shrunk.astype(np.int64)
+    values = _scale_longer_side(gray, MAX_SIDE) if max(gray.shape) > MAX_SIDE else gray
     border = _border(values)
     background = int(border[(len(border) - 1) // 2])
     inverted = background - int(values.min()) > int(values.max()) - background
@@ -56,12 +55,13 @@ def normalise(gray: np.ndarray) -> NormalisedDigit | None:
     if contrast < MIN_CONTRAST:
         return None
     if values.shape == (SIDE, SIDE) and background <= MIN_INK:
-        return NormalisedDigit(inverted, ready=True, ink=None, scaled=None, centred=values.astype(np.uint8))
-    distances = np.sort(np.abs(border - background))
+        return NormalisedDigit(inverted, ready=True, ink=None, scaled=None, centred=values.copy())
+    distances = np.sort(np.abs(border.astype(np.int16) - background))
     spread = int(distances[95 * (len(distances) - 1) // 100])
     floor = background + min(contrast // 2, max(MIN_INK, 2 * spread))
-    levels = np.minimum(255, (255 * (values - background) + contrast // 2) // contrast)
-    ink = np.where(values > floor, levels, 0).astype(np.uint8)
+    levels = np.arange(256)  # the ink of each value
+    levels = np.where(levels > floor, (255 * (levels - background) + contrast // 2) // contrast, 0)
+    ink = np.minimum(255, levels).astype(np.uint8)[values]
     scaled = scale_to_fit(ink)
     return NormalisedDigit(inverted, ready=False, ink=ink, scaled=scaled, centred=centre(scaled))
 
@@ -85,17 +85,29 @@ def centre(digit: np.ndarray) -> np.ndarray:
 
 
 def area_average(values: np.ndarray, height: int, width: int) -> np.ndarray:
-    rows, columns = _overlaps(values.shape[0], height), _overlaps(values.shape[1], width)
-    total = rows @ values.astype(np.float64) @ columns.T  # integers below 2⁵³ are exact in float64
     area = values.shape[0] * values.shape[1]
-    return ((2 * total.astype(np.int64) + area) // (2 * area)).astype(np.uint8)
+    exact = np.int32 if 255 * area < 2**31 else np.int64  # the largest sum is 255·area
+    by_column = np.ascontiguousarray(_sum_rows(values, height, exact).T)
+    total = _sum_rows(by_column, width, exact).T.astype(np.int64)
+    return ((2 * total + area) // (2 * area)).astype(np.uint8)
 
 
-def _overlaps(source: int, target: int) -> np.ndarray:
-    """Return the share of each source pixel that an output pixel covers, in 1/target of a pixel: (target, source)."""
-    starts, pixels = np.arange(target)[:, None] * source, np.arange(source)[None, :] * target
-    overlap = np.minimum(starts + source, pixels + target) - np.maximum(starts, pixels)
-    return np.maximum(overlap, 0).astype(np.float64)
+def _sum_rows(values: np.ndarray, target: int, dtype: type[np.signedinteger]) -> np.ndarray:
+    """Return weighted sums of rows (target, W): of each row, as many 1/target as the output row covers.
+
+    Time and memory are proportional to the image's, and no product of matrices wakes the threads of a BLAS.
+    """
+    source = values.shape[0]
+    edges = np.arange(target + 1)[:, None] * source  # of the output rows, in 1/target of a row
+    starts, ends = edges[:-1], edges[1:]
+    first, last = starts // target, (ends - 1) // target  # the rows that each output row covers
+    rows = first + np.arange((last - first).max() + 1)  # (target, most rows covered)
+    weights = np.maximum(np.minimum(ends, (rows + 1) * target) - np.maximum(starts, rows * target), 0).astype(dtype)
+    total = np.zeros((target, values.shape[1]), dtype)
+    for column in range(rows.shape[1]):
+        covered = values.take(rows[:, column], axis=0, mode="clip")  # clipped: beyond the last row, where weights are 0
+        total += weights[:, column, None] * covered
+    return total
 
 
 def _scale_longer_side(values: np.ndarray, target: int) -> np.ndarray:

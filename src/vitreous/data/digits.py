@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import gzip
 import hashlib
+import importlib.util
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vitreous.data.digit_normalisation import MIN_INK, centre, scale_to_fit
-from vitreous.data.splits import RawDataset, Split, split_indices
+from vitreous.data.splits import RawDataset, Split, image_digest, split_indices
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,24 +23,35 @@ FAINTEST, BRIGHTEST = 0.2, 1.0
 TEST_FRACTION, TEST_SEED = 0.2, 0
 
 
+@functools.cache
 def load_digits() -> RawDataset:
     import torch
-    from sklearn.datasets import load_digits as load_sklearn_digits  # takes half a second to import
 
-    raw = load_sklearn_digits()
-    everything = Split(_upscale(raw.images), torch.from_numpy(raw.target.astype(np.int64)))
+    images, labels = _read_digits()
+    digests = tuple(map(image_digest, images.astype(np.uint8)))
+    everything = Split(_upscale(images), torch.from_numpy(labels), source_digests=digests)
     train, test = split_indices(everything.labels, TEST_FRACTION, TEST_SEED)
     return RawDataset(
         splits={"train": everything.take(train), "test": everything.take(test)},
         class_names=tuple("0123456789"),
         polarity="light-on-dark",
-        checksums={"digits": hashlib.sha256(raw.images.tobytes() + raw.target.tobytes()).hexdigest()},
+        checksums={"digits": hashlib.sha256(images.tobytes() + labels.tobytes()).hexdigest()},
         notes=(
             "digits upscaled from 8×8 to 28×28, scaled and centred as MNIST's",
             f"digits has no test set of its own: {len(test)} images, always the same, are held out",
             "digits is from E. Alpaydin's and C. Kaynak's Optical Recognition of Handwritten Digits (UCI, CC BY 4.0)",
         ),
     )
+
+
+def _read_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Return float64 (n, 8, 8) images of 0–16 and int64 labels, from the file: importing scikit-learn takes seconds."""
+    package = importlib.util.find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    with gzip.open(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", "rt", encoding="ascii") as file:
+        table = np.loadtxt(file, delimiter=",")
+    return table[:, :-1].reshape(-1, 8, 8).copy(), table[:, -1].astype(np.int64)
 
 
 def _upscale(images: np.ndarray) -> Tensor:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from vitreous.data.images import SUFFIXES, decode_image, image_extent, is_gray, resize, to_channels
-from vitreous.data.splits import RawDataset, Split, SplitName
+from vitreous.data.splits import RawDataset, Split, SplitName, image_digest
 from vitreous.errors import DataError
 from vitreous.reports.formats import by
 
@@ -39,13 +39,14 @@ def read_folder(root: Path, image_size: tuple[int, int] | None = None) -> RawDat
             " make them smaller with --set data.image_size"
         )
     images = {name: [_read_image(path, size, notes) for path, _ in members] for name, members in labelled.items()}
-    channels = 1 if all(is_gray(image) for split in images.values() for image in split) else 3
+    channels = 1 if all(is_gray(image) for split in images.values() for image, _ in split) else 3
     splits: dict[SplitName, Split] = {}
     digest = hashlib.sha256()
     for name, members in labelled.items():
-        pixels = torch.cat([to_channels(image[None], channels) for image in images[name]])  # (n, C, H, W)
+        pixels = torch.cat([to_channels(image[None], channels) for image, _ in images[name]])  # (n, C, H, W)
         labels = torch.tensor([label for _, label in members], dtype=torch.int64)
-        splits[name] = Split(pixels, labels, tuple(str(path.relative_to(root)) for path, _ in members))
+        names, digests = (str(path.relative_to(root)) for path, _ in members), (digest for _, digest in images[name])
+        splits[name] = Split(pixels, labels, tuple(names), tuple(digests))
         digest.update(pixels.numpy().tobytes() + labels.numpy().tobytes())
     checksums = {"pixels and labels": digest.hexdigest()}
     return RawDataset(splits, class_names, checksums=checksums, notes=tuple(dict.fromkeys(notes)))
@@ -120,8 +121,10 @@ def _choose_size(paths: list[Path], wanted: tuple[int, int] | None, notes: list[
     return height, width
 
 
-def _read_image(path: Path, size: tuple[int, int], notes: list[str]) -> Tensor:
-    """Return a (C, H, W) image, with one or three channels as in the file."""
+def _read_image(path: Path, size: tuple[int, int], notes: list[str]) -> tuple[Tensor, bytes]:
+    """Return a (C, H, W) image, with one or three channels as in the file, and its digest before it was resized."""
     decoded = decode_image(path)
     notes.extend(decoded.notes)
-    return resize(torch.from_numpy(decoded.pixels).permute(2, 0, 1)[None], size)[0]
+    image = torch.from_numpy(decoded.pixels).permute(2, 0, 1)
+    as_seen = to_channels(image[None], 1) if is_gray(image) else image  # gray may be stored in colour
+    return resize(image[None], size)[0], image_digest(as_seen.numpy())

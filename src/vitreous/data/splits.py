@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -24,6 +25,7 @@ class Split:
     images: Tensor  # uint8 (n, C, H, W)
     labels: Tensor  # int64 (n,)
     paths: tuple[str, ...] = ()  # of the image files, for folders
+    source_digests: tuple[bytes, ...] = ()  # of the images these were made from; empty: these are the source
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -32,8 +34,24 @@ class Split:
         import torch
 
         chosen = torch.from_numpy(indices)
-        paths = tuple(self.paths[i] for i in indices) if self.paths else ()
-        return Split(self.images[chosen], self.labels[chosen], paths)
+        paths, digests = (
+            tuple(values[i] for i in indices) if values else () for values in (self.paths, self.source_digests)
+        )
+        return Split(self.images[chosen], self.labels[chosen], paths, digests)
+
+    @cached_property
+    def digests(self) -> tuple[bytes, ...]:
+        """The digest of every image as its source has it: the same at every `image_size`."""
+        return self.source_digests or tuple(map(image_digest, self.images.numpy()))
+
+    @property
+    def sha256(self) -> str:
+        """The checksum of the source images and their labels, in this order."""
+        return hashlib.sha256(b"".join(self.digests) + self.labels.numpy().tobytes()).hexdigest()
+
+
+def image_digest(pixels: np.ndarray) -> bytes:
+    return hashlib.blake2b(pixels.tobytes(), digest_size=16).digest()
 
 
 @dataclass(frozen=True)
@@ -74,10 +92,6 @@ def _shuffled_classes(labels: Tensor, seed: int) -> list[np.ndarray]:
 def duplicates_between(a: Split, b: Split) -> tuple[tuple[int, int], ...]:
     """Return pairs (index in a, index in b) of images that are equal pixel for pixel."""
     first: dict[bytes, int] = {}
-    for index, digest in enumerate(_digests(a)):
+    for index, digest in enumerate(a.digests):
         first.setdefault(digest, index)
-    return tuple((first[digest], index) for index, digest in enumerate(_digests(b)) if digest in first)
-
-
-def _digests(split: Split) -> list[bytes]:
-    return [hashlib.blake2b(image.tobytes(), digest_size=16).digest() for image in split.images.numpy()]
+    return tuple((first[digest], index) for index, digest in enumerate(b.digests) if digest in first)

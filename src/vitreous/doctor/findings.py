@@ -58,6 +58,7 @@ class Diagnosis:
     not_measured: tuple[Unmeasured, ...]
     healthy: tuple[str, ...]
     elapsed_seconds: float
+    notes: tuple[str, ...] = ()  # on how it was examined
 
     @property
     def exit_code(self) -> int:

@@ -33,6 +33,8 @@ def render(diagnosis: Diagnosis, title: str = "", file: TextIO | None = None) ->
 def _lines(diagnosis: Diagnosis, title: str) -> Iterator[Text]:
     if title:
         yield Text(title, style="bold")
+    for note in diagnosis.notes:
+        yield Text(note)
     for finding in sorted(diagnosis.findings, key=lambda finding: LEVELS.index(finding.level)):
         yield Text.assemble(
             (finding.level, _COLOURS[finding.level]), " ", (finding.id, "bold"), f": {finding.measured}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import re
 import sys
@@ -13,7 +14,7 @@ from torch import nn
 
 from vitreous.config import DataConfig
 from vitreous.config.presets import PRESETS, preset
-from vitreous.data.datasets import load_dataset
+from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.doctor.diagnosis import diagnose
 from vitreous.doctor.findings import Diagnosis
@@ -21,7 +22,7 @@ from vitreous.errors import ConfigError, DataError, VitreousError
 from vitreous.hardware import prepare
 from vitreous.models import build
 from vitreous.reports.formats import join
-from vitreous.runs import Run, is_run
+from vitreous.runs import Run, is_run, load_run_data
 
 _MAX_PIXELS = 2**28  # 1 GB of float32: all of MNIST and CIFAR-10, a sample of larger data
 
@@ -29,22 +30,32 @@ _MAX_PIXELS = 2**28  # 1 GB of float32: all of MNIST and CIFAR-10, a sample of l
 def diagnose_target(
     target: str, *, data: str | None = None, input_shape: str | None = None, seed: int = 0
 ) -> Diagnosis:
-    """Diagnose the model that `target` names, with its own data (a run) or those given."""
+    """Diagnose the model that `target` names, with its own data (a run) or those given.
+
+    A run whose own data are unavailable, or changed, is examined on synthetic inputs, without the data checks.
+    """
     prepare()
+    notes: tuple[str, ...] = ()
     if data is not None and input_shape is not None:
         raise ConfigError("--data and --input-shape were both given; the data have their own shape")
     if is_run(target):
         run = Run.open(target)
         model, arguments = run.load_model(), _config_arguments(run.config.model) | {"fresh": False}
-        arguments |= _data_arguments(run.config.data if data is None else DataConfig(name=data), run.preprocessing)
+        try:
+            arguments |= _data_arguments(load_run_data(run, data), run.preprocessing)
+        except DataError as error:
+            if data is not None:
+                raise
+            notes = (f"examined on synthetic inputs, without its data: {error}",)
     else:
         model, arguments = target_model(target, seed)
         if data is not None:
             base = preset(target).data if target in PRESETS else DataConfig()
-            arguments |= _data_arguments(base.replace(name=data), None)
+            dataset = load_dataset(base.replace(name=data))
+            arguments |= _data_arguments(dataset, Preprocessing.for_dataset(dataset))
     if input_shape is not None:
         arguments["input_shape"] = _parse_shape(input_shape)
-    return diagnose(model, **arguments, seed=seed)
+    return dataclasses.replace(diagnose(model, **arguments, seed=seed), notes=notes)
 
 
 def target_model(target: str, seed: int = 0) -> tuple[nn.Module, dict[str, Any]]:
@@ -111,18 +122,9 @@ def _import_model(target: str) -> tuple[nn.Module, dict[str, Any]]:
     return model, {"factory": found}
 
 
-def _data_arguments(config: DataConfig, preprocessing: Preprocessing | None) -> dict[str, Any]:
-    """Return training images as the model receives them, their labels, and test images.
-
-    Empty for a run whose data are unavailable: it is examined on synthetic inputs, without the data checks.
-    """
-    try:
-        dataset = load_dataset(config)
-    except DataError:
-        if preprocessing is None:
-            raise
-        return {}
-    to_input = (preprocessing or Preprocessing.for_dataset(dataset)).to_input
+def _data_arguments(dataset: Dataset, preprocessing: Preprocessing) -> dict[str, Any]:
+    """Return training images as the model receives them, their labels, and test images."""
+    to_input = preprocessing.to_input
     # all images where memory allows, so that no duplicate of a test image is missed
     most = max(64, _MAX_PIXELS // dataset.train.images[0].numel())
     chosen = torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(0))[:most]

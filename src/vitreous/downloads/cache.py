@@ -1,7 +1,8 @@
 """The download cache: sets of files pinned by size and SHA-256, fetched from the first origin that delivers them.
 
 A file gets its name in the cache only after its checksum has matched, and by a rename: a reader finds a complete file
-or none, even while another process is fetching or after one was killed.
+or none, even while another process is fetching or after one was killed. What is read is hashed again, once per process:
+disks decay.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Literal, Protocol
 
-from vitreous.downloads.files import atomic_write_text, locked, replacing, sha256_of
+from vitreous.downloads.files import atomic_write_text, is_temporary, locked, remove_leftovers, replacing, sha256_of
 from vitreous.errors import DataError
 
 CHUNK_BYTES = 1024 * 1024
@@ -31,6 +32,8 @@ CHUNK_BYTES = 1024 * 1024
 Status = Literal["ok", "missing", "corrupt"]
 Progress = Callable[[str, int, int | None], None]  # title, bytes so far, bytes in all if known
 Stamps = dict[str, list[object]]
+
+_hashed_here: dict[Path, list[object]] = {}  # the stamps of files whose bytes this process has hashed
 
 
 @dataclass(frozen=True)
@@ -112,7 +115,7 @@ def _missing(files: FileSet) -> list[PinnedFile]:
 def _check(files: FileSet, rehash: bool = False) -> dict[str, Status]:
     """Return the status of every file.
 
-    A verified file is trusted until its size or modification time changes, so that a start does not hash 50 MB.
+    A verified file is trusted until its size or modification time changes: only `read` hashes it then.
     """
     stamps_path = files.folder / ".verified.json"
     old_stamps = _read_stamps(stamps_path)
@@ -123,17 +126,25 @@ def _check(files: FileSet, rehash: bool = False) -> dict[str, Status]:
         if not path.is_file():
             status[file.name] = "missing"
             continue
-        stat = path.stat()
-        stamp: list[object] = [stat.st_size, stat.st_mtime_ns, file.sha256]
-        if (not rehash and old_stamps.get(file.name) == stamp) or _hash_matches(path, file):
+        stamp = _stamp(path, file)
+        trusted = not rehash and stamp in (old_stamps.get(file.name), _hashed_here.get(path))
+        if trusted or _hash_matches(path, file):
             status[file.name] = "ok"
             stamps[file.name] = stamp
+            if not trusted:
+                _hashed_here[path] = stamp
         else:
             status[file.name] = "corrupt"
+            _hashed_here.pop(path, None)
     if stamps != old_stamps:
-        with contextlib.suppress(OSError):  # a read-only cache is hashed each time instead
+        with contextlib.suppress(OSError):  # a read-only cache is hashed by each process instead
             atomic_write_text(stamps_path, json.dumps(stamps, indent=1))
     return status
+
+
+def _stamp(path: Path, file: PinnedFile) -> list[object]:
+    stat = path.stat()
+    return [stat.st_size, stat.st_mtime_ns, file.sha256]
 
 
 def _read_stamps(path: Path) -> Stamps:
@@ -156,7 +167,7 @@ def _hash_matches(path: Path, file: PinnedFile) -> bool:
 
 def ensure(files: FileSet) -> Path:
     """Return the folder that holds all the files; fetch those that are missing or corrupt."""
-    if is_cached(files):
+    if is_cached(files) and not _has_leftovers(files.folder):
         return files.folder
 
     def wait() -> None:
@@ -182,12 +193,35 @@ def ensure(files: FileSet) -> Path:
     return files.folder
 
 
+def _has_leftovers(folder: Path) -> bool:
+    return any(file.name.startswith(".fetch-") or is_temporary(file) for file in folder.glob(".*"))
+
+
+def read(files: FileSet, name: str) -> bytes:
+    """Return the bytes of a file, fetched if it is missing, and again if it was damaged since then."""
+    file = next(file for file in files.files if file.name == name)
+    path = ensure(files) / name
+    for fetch_again in (True, False):
+        try:
+            stamp, data = _stamp(path, file), path.read_bytes()
+        except OSError as error:
+            reason = f"cannot be read ({error.strerror or error})"
+        else:
+            if _hashed_here.get(path) == stamp or hashlib.sha256(data).hexdigest() == file.sha256:
+                _hashed_here[path] = stamp
+                return data
+            reason = "is damaged (its SHA-256 is not the one expected)"
+        if fetch_again:
+            verify(files)  # forgets the stamps of damaged files, so that ensure fetches them
+            ensure(files)
+    raise DataError(f"{path} {reason}; remove it, or set VITREOUS_CACHE to another folder")
+
+
 def _remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of a process that was killed while fetching."""
     for scratch in folder.glob(".fetch-*"):
         shutil.rmtree(scratch, ignore_errors=True)
-    for partial in folder.glob(".*.part"):
-        partial.unlink(missing_ok=True)
+    remove_leftovers(folder)
 
 
 def _fetch(files: FileSet, missing: list[PinnedFile]) -> None:
@@ -211,8 +245,10 @@ def _fetch(files: FileSet, missing: list[PinnedFile]) -> None:
                     return
             failures += f"\n  - {origin.title}: {reason or 'lacks ' + ', '.join(file.name for file in missing)}"
     names = ", ".join(file.name for file in missing)
+    damaged = [file.name for file in missing if (files.folder / file.name).is_file()]
+    damage = f" to replace {', '.join(damaged)}, damaged in the cache" if damaged else ""
     raise DataError(
-        f"could not fetch {files.name!r}; tried:{failures}\n"
+        f"could not fetch {files.name!r}{damage}; tried:{failures}\n"
         f"To continue without a network, put {names} into {files.folder} by hand{files.by_hand}."
     )
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import secrets
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
@@ -23,20 +25,67 @@ def atomic_write_text(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Yield a stream to a temporary neighbour of `path`, which replaces it once it is written, flushed and synced."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
-    try:
-        with temporary.open("xb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        with contextlib.suppress(FileNotFoundError):
-            temporary.chmod(path.stat().st_mode & 0o777)  # the new file keeps the mode of the old one
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    """Yield a stream to a temporary neighbour of `path`, which replaces it once it is written, flushed and synced.
+
+    Temporaries that killed processes left in the folder are removed as well.
+    """
+    with contextlib.ExitStack() as until_renamed:
+        temporary, stream = _create_temporary(path, until_renamed)
+        try:
+            with stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            with contextlib.suppress(FileNotFoundError):
+                temporary.chmod(path.stat().st_mode & 0o777)  # the new file keeps the mode of the old one
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    remove_leftovers(path.parent)
     _sync_folder(path.parent)
+
+
+def _create_temporary(path: Path, until_renamed: contextlib.ExitStack) -> tuple[Path, IO[bytes]]:
+    """Return a new temporary neighbour of `path` and a stream to it; it is locked until it has its final name."""
+    while True:
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.part")
+        stream = temporary.open("xb")
+        if sys.platform != "win32":  # Windows cannot rename a file that is still open, and has no such lock
+            lock = os.dup(stream.fileno())
+            until_renamed.callback(os.close, lock)
+            _lock_temporary(lock, wait=True)
+        if temporary.exists():
+            return temporary, stream
+        stream.close()  # another process took it for a leftover before it was locked
+
+
+def _lock_temporary(descriptor: int, wait: bool) -> bool:
+    """Return whether this process has the lock now; never, where there are no such locks."""
+    if sys.platform == "win32":
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def is_temporary(file: Path) -> bool:
+    """Return whether this is a file that `replacing` has not renamed yet, or never will: its process was killed."""
+    return re.fullmatch(r"\..+\.[0-9a-f]{12}\.part", file.name) is not None and file.is_file()
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove temporaries that killed processes left in `folder`; those being written now are locked, and stay."""
+    for file in folder.glob(".*.part"):
+        with contextlib.suppress(OSError):  # another process was faster, or the folder is read-only
+            if is_temporary(file):
+                with file.open("rb") as stream:
+                    if _lock_temporary(stream.fileno(), wait=False):
+                        file.unlink()
 
 
 def _sync_folder(folder: Path) -> None:

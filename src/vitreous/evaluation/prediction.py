@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitreous.data.datasets import Dataset, Split, load_dataset
+from vitreous.data.datasets import Dataset, Split
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import DataError
 from vitreous.evaluation import metrics
 from vitreous.hardware import prepare
 from vitreous.models.fast.inference import infer
-from vitreous.runs import Run, require_same_data
+from vitreous.runs import Run, load_run_data
 
 
 @dataclass(frozen=True)
@@ -88,16 +88,7 @@ def evaluate_run(
 ) -> Evaluation:
     """Evaluate a run on a split of the data it was trained on, or of other data with as many classes."""
     prepare()
-    chosen = run.config.data
-    if data is not None:
-        preprocessing = run.preprocessing
-        size, channels = preprocessing.image_size, _one_or_three(preprocessing)
-        chosen = chosen.replace(name=data, image_size=size, channels=channels)  # split as in training
-    if not chosen.name:
-        raise DataError(f"{str(run.path)!r} was converted and has no data of its own: name some with --data")
-    dataset = load_dataset(chosen)
-    if data in (None, run.config.data.name):
-        require_same_data(run, dataset)
+    dataset = load_run_data(run, data)
     if dataset.num_classes != len(run.class_names):
         raise DataError(
             f"{dataset.name} has {dataset.num_classes} classes and the model {len(run.class_names)}:"
@@ -119,10 +110,6 @@ def choose_split(dataset: Dataset, name: str) -> Split:
     if not len(splits[name]):
         raise DataError(f"the {name} split of {dataset.name} is empty; choose another with --split")
     return splits[name]
-
-
-def _one_or_three(preprocessing: Preprocessing) -> Literal[1, 3] | None:
-    return cast(Literal[1, 3], preprocessing.channels) if preprocessing.channels in (1, 3) else None
 
 
 @dataclass(frozen=True)
@@ -151,14 +138,14 @@ def predict_images(run: Run, images: Sequence[Any] | Iterable[Any]) -> list[Pred
     prepared = [run.preprocessing.prepare(Path(image) if isinstance(image, str) else image) for image in images]
     if not prepared:
         return []
-    pixels = torch.stack([torch.as_tensor(one.pixels) for one in prepared])
+    pixels = torch.from_numpy(np.stack([one.pixels for one in prepared]))
     probabilities = compute_logits(model, pixels, run.preprocessing).softmax(dim=1)
     return [
         Prediction(
             label=run.class_names[int(row.argmax())],
             probability=float(row.max()),
             probabilities={name: float(p) for name, p in zip(run.class_names, row, strict=True)},
-            pixels=np.asarray(one.pixels),
+            pixels=one.pixels,
             notes=one.notes,
         )
         for row, one in zip(probabilities, prepared, strict=True)

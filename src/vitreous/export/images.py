@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from vitreous.data.datasets import Dataset, describe, load_dataset
+from vitreous.data.datasets import Dataset, describe
 from vitreous.data.digits import load_digits
 from vitreous.data.images import resize, to_channels
 from vitreous.data.specs import DATASETS
 from vitreous.errors import DataError
-from vitreous.runs import Run
+from vitreous.runs import Run, load_run_data
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 def local_dataset(run: Run) -> Dataset | None:
-    """Return the run's data, or None if they would have to be downloaded or have been moved."""
+    """Return the run's data, or None if they would have to be downloaded, were moved, or changed."""
     name = run.config.data.name
     try:
-        return load_dataset(run.config.data) if name not in DATASETS or describe(name).cached else None
+        return load_run_data(run) if name not in DATASETS or describe(name).cached else None
     except DataError:
         return None
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from vitreous.data.datasets import Split, load_dataset
+from vitreous.data.datasets import Split
 from vitreous.data.preprocessing import ImageLike
 from vitreous.errors import VitreousError
 from vitreous.hardware import prepare
@@ -19,7 +19,7 @@ from vitreous.inspection.subject import ModelInput
 from vitreous.inspection.wording import place
 from vitreous.models import ViT
 from vitreous.reports.formats import join
-from vitreous.runs import Run, require_same_data
+from vitreous.runs import Run, load_run_data
 
 SURVEY_IMAGES = 64  # enough for stable means over heads and layers; takes a second
 
@@ -46,12 +46,19 @@ def look_at_run(
     if target is not None and target not in run.class_names:
         raise LookError(f"--class {target!r}: the classes are {', '.join(run.class_names)}")
     if against is not None:
-        _check_comparable(run, against, image)
+        _check_same_classes(run, against)
     model, removed = _without(run.load_model(), without_heads, without_patches)
-    first, pixels, label, notes = _model_input(run, model, image, test_index or 0)
+    test = _test_split(run) if image is None else None
+    first, pixels, label, notes = _model_input(run, model, image, test, test_index or 0)
     second = None
     if against is not None:
-        second, _, _, other_notes = _model_input(against, against.load_model(), image, test_index or 0)
+        other_test = _test_split(against) if image is None else None
+        if test is not None and other_test is not None and test.sha256 != other_test.sha256:
+            raise LookError(
+                f"{run.path} and {against.path} have different test images ({len(test):,} and {len(other_test):,}):"
+                " name an image file for both"
+            )
+        second, _, _, other_notes = _model_input(against, against.load_model(), image, other_test, test_index or 0)
         notes += tuple(note for note in other_notes if note not in notes)
     if removed:
         notes += (f"{run.config.name} without {removed}{f'; {against.config.name} is complete' if against else ''}",)
@@ -68,18 +75,12 @@ def look_at_run(
     )
 
 
-def _check_comparable(run: Run, against: Run, image: ImageLike | None) -> None:
-    """Raise unless both runs have the same classes and, for a test image, the same data."""
+def _check_same_classes(run: Run, against: Run) -> None:
     if against.class_names != run.class_names:
         first, second = (f"{', '.join(each.class_names[:3])} … ({len(each.class_names)})" for each in (run, against))
         raise LookError(
             f"the classes of {run.path} are {first} and those of {against.path} are {second}: compare only models with"
             " the same classes"
-        )
-    if image is None and against.record.data.checksums != run.record.data.checksums:
-        raise LookError(
-            f"{run.path} was trained on {run.config.data.name!r} and {against.path} on {against.config.data.name!r}, so"
-            " their test images differ; name an image file for both"
         )
 
 
@@ -95,23 +96,23 @@ def _without(model: nn.Module, heads: Sequence[tuple[int, int]], patches: Sequen
 
 
 def _model_input(
-    run: Run, model: nn.Module, image: ImageLike | None, test_index: int
+    run: Run, model: nn.Module, image: ImageLike | None, test: Split | None, test_index: int
 ) -> tuple[ModelInput, Tensor, int | None, tuple[str, ...]]:
     """Return the model with its input, the pixels (C, height, width), the label if there is one, and notes.
 
     Changed or missing data are an error for a test image; for the user's own image the survey over test images is left
     out, with a note.
     """
-    test, label = None, None
+    label = None
     if image is None:
-        test = _test_split(run)
+        assert test is not None
         if not 0 <= test_index < len(test):
             raise LookError(f"--test {test_index}: the test set has images 0 to {len(test) - 1}")
         pixels, label = test.images[test_index], int(test.labels[test_index])
         notes: tuple[str, ...] = (f"image {test_index} of the test set of {run.config.data.name}",)
     else:
         prepared = run.preprocessing.prepare(image)
-        pixels, notes = torch.as_tensor(prepared.pixels), prepared.notes
+        pixels, notes = torch.from_numpy(prepared.pixels), prepared.notes
         if isinstance(model, ViT):  # only a ViT is surveyed
             try:
                 test = _test_split(run)
@@ -125,6 +126,4 @@ def _model_input(
 def _test_split(run: Run) -> Split:
     if not run.config.data.name:
         raise LookError(f"{str(run.path)!r} was converted and has no test images; name an image file")
-    dataset = load_dataset(run.config.data)
-    require_same_data(run, dataset)
-    return dataset.test
+    return load_run_data(run).test

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 from vitreous.config import Config
+from vitreous.downloads.files import is_temporary
 from vitreous.errors import RunError
-from vitreous.runs.record import CONFIG, is_record
+from vitreous.runs.record import CONFIG, is_record, parse_json
 
 BUNDLED = Path(__file__).parents[1] / "bundled"  # the models that come with the package, as small runs
+LOCK = ".lock"  # of the process that creates or trains the run
 
 
 def is_run(path: Path | str) -> bool:
     """Return whether a folder is a vitreous run; published checkpoints have a config.json of another kind."""
     try:
-        return is_record(json.loads(((bundled_path(str(path)) or Path(path)) / CONFIG).read_text(encoding="utf-8")))
+        return is_record(parse_json(((bundled_path(str(path)) or Path(path)) / CONFIG).read_bytes()))
     except (OSError, ValueError):
         return False
 
@@ -30,8 +31,13 @@ def new_run_path(config: Config, root: Path = Path("runs")) -> Path:
 
 
 def is_taken(path: Path) -> bool:
-    """Return whether writing to `path` would lose something; an empty folder is free."""
-    return path.exists() and (not path.is_dir() or any(path.iterdir()))
+    """Return whether writing to `path` would lose something; an empty folder is free.
+
+    So is one whose creation was killed in its first write: it holds a lock and a temporary file at most.
+    """
+    if not path.is_dir():
+        return path.exists()
+    return any(not (entry.name == LOCK or is_temporary(entry)) for entry in path.iterdir())
 
 
 def free_folder(path: Path) -> Path:

@@ -1,8 +1,14 @@
-"""The record of a run, config.json: typed, versioned, and migrated from older formats."""
+"""The record of a run, config.json: typed, versioned, migrated from older formats, and with a checksum of its content.
+
+The checksum covers every key, also those that other tools added, whatever their order and the white space. A record
+without one is accepted: runs of vitreous 0.1 have none, and removing it is how an edit is accepted.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +21,7 @@ from vitreous.errors import RunError
 
 FORMAT = 2  # 1: vitreous 0.1
 CONFIG = "config.json"
+CHECKSUM = "checksum"
 
 
 class _Stored(BaseModel):
@@ -30,6 +37,7 @@ class DataRecord(_Stored):
     class_names: tuple[str, ...]
     images: dict[str, int] = {}  # per split
     checksums: dict[str, str] = {}
+    test_sha256: str | None = None  # of the test split's images and labels; None: not recorded by older versions
     notes: tuple[str, ...] = ()
 
 
@@ -89,19 +97,44 @@ class RunRecord(_Stored):
         return self.model_copy(update=changes)
 
 
+def parse_json(data: bytes) -> Any:
+    """Return what UTF-8 JSON holds; a ValueError for anything else."""
+    try:
+        return json.loads(data.decode("utf-8"))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def content_checksum(content: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode("ascii")).hexdigest()
+
+
+def record_text(record: RunRecord) -> str:
+    """Return the content of config.json; its checksum comes first, so that removing that line leaves valid JSON."""
+    content = record.model_dump(mode="json")
+    content = {CHECKSUM: content_checksum(content), **content}
+    return json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+
+
 def read_record(file: Path) -> RunRecord:
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = parse_json(file.read_bytes())
     except FileNotFoundError:
         raise RunError(f"{str(file.parent)!r} is not a run folder: it has no {CONFIG}") from None
     except (OSError, ValueError) as error:
-        raise RunError(f"{str(file)!r} cannot be read ({error}); it was edited or truncated: train again") from None
+        raise RunError(f"{str(file)!r} cannot be read ({error}); it is damaged: restore it, or train again") from None
     if not is_record(record):
         raise RunError(f"{str(file)!r} is not a vitreous run's configuration; train again, or name another run")
     if record["format"] > FORMAT:
         raise RunError(
             f"{str(file)!r} has format {record['format']}, made by vitreous {record.get('vitreous', '?')}; this is"
             f" {vitreous.__version__}, which reads up to {FORMAT}: pip install --upgrade vitreous"
+        )
+    checksum = record.pop(CHECKSUM, None)
+    if checksum is not None and checksum != content_checksum(record):
+        raise RunError(
+            f"{str(file)!r} was edited or damaged after it was written (its content does not have its checksum):"
+            f' restore it, or, to accept it as it is, remove its line "{CHECKSUM}"'
         )
     missing = [name for name, field in RunRecord.model_fields.items() if field.is_required() and name not in record]
     if missing:

@@ -8,8 +8,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,9 @@ from vitreous import hardware
 from vitreous.config import Config, DataConfig
 from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
-from vitreous.downloads.files import atomic_write_bytes, atomic_write_text, locked
-from vitreous.errors import DataError, RunError, VitreousError
-from vitreous.runs.folders import bundled_path, is_run, is_taken
+from vitreous.downloads.files import atomic_write_bytes, atomic_write_text, locked, remove_leftovers
+from vitreous.errors import RunError
+from vitreous.runs.folders import LOCK, bundled_path, is_run, is_taken
 from vitreous.runs.record import (
     CONFIG,
     DataRecord,
@@ -29,25 +29,19 @@ from vitreous.runs.record import (
     RunRecord,
     TestResults,
     WeightsRecord,
+    parse_json,
     read_record,
+    record_text,
 )
+from vitreous.runs.resume import ResumePoint, newest_resume_point, step_name, write_resume_point
+from vitreous.runs.tensors import read_tensors, tensor_bytes
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from vitreous.models import ViT
 
 WEIGHTS, METRICS, RESUME = "model.safetensors", "metrics.jsonl", "resume"
-_KEPT_RESUME_POINTS = 2  # the newest, and the one before it in case the newest is damaged
-
-
-@dataclass(frozen=True)
-class ResumePoint:
-    """What exact resume needs at one step: named tensors, and plain numbers beside them."""
-
-    step: int
-    tensors: dict[str, Tensor]
-    facts: dict[str, Any]
 
 
 class Run:
@@ -105,6 +99,7 @@ class Run:
             class_names=dataset.class_names,
             images={"train": len(dataset.train), "val": len(dataset.val), "test": len(dataset.test)},
             checksums=dataset.checksums,
+            test_sha256=dataset.test.sha256,
             notes=dataset.notes,
         )
         return cls._create(path, config, preprocessing, data, resolved)
@@ -125,9 +120,7 @@ class Run:
         cls, path: Path, config: Config, preprocessing: Preprocessing, data: DataRecord, resolved: Resolved | None
     ) -> Run:
         path = Path(path)
-        if is_taken(path):
-            go_on = "add --resume to go on with it, or " if is_run(path) else ""
-            raise RunError(f"{str(path)!r} exists already: {go_on}name another folder")
+        _require_free(path)
         record = RunRecord(
             vitreous=vitreous.__version__,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -138,10 +131,17 @@ class Run:
             resolved=resolved,
             versions=hardware.versions(),
         )
-        run = cls(path, record)
+        run, is_new = cls(path, record), not path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            run.write_record()
+            with run.locked():
+                _require_free(path)  # again: another process may have created it meanwhile
+                try:
+                    run.write_record()
+                except BaseException:
+                    if is_new and not is_taken(path):
+                        shutil.rmtree(path, ignore_errors=True)
+                    raise
         except OSError as error:
             raise RunError(
                 f"cannot write the run folder {str(path)!r}: {error.strerror}; name another with -o"
@@ -157,14 +157,13 @@ class Run:
         return cls(path, read_record(path / CONFIG))
 
     def write_record(self) -> None:
-        text = json.dumps(self.record.model_dump(mode="json"), indent=2, ensure_ascii=False)
-        atomic_write_text(self.path / CONFIG, text + "\n")
+        atomic_write_text(self.path / CONFIG, record_text(self.record))
 
     # --- weights -------------------------------------------------------------------------------------------
 
     def finish(self, model: nn.Module, test: TestResults | None) -> None:
         """Write the weights, then the record with their checksum; the resume folder is no longer needed."""
-        data = _tensor_bytes(model.state_dict())
+        data = tensor_bytes(model.state_dict())
         with self._writing():
             atomic_write_bytes(self.path / WEIGHTS, data)
             weights = WeightsRecord(sha256=hashlib.sha256(data).hexdigest())
@@ -188,7 +187,7 @@ class Run:
         from vitreous.models import build
 
         model = build(self.config.model)
-        tensors = _read_tensors(self._weights_bytes(), self.path / WEIGHTS)
+        tensors = read_tensors(self._weights_bytes(), self.path / WEIGHTS)
         try:
             model.load_state_dict(tensors, strict=True)
         except RuntimeError as error:
@@ -217,48 +216,33 @@ class Run:
     # --- metrics -------------------------------------------------------------------------------------------
 
     def log(self, **values: Any) -> None:
-        """Append one line to metrics.jsonl."""
+        """Append one line to metrics.jsonl; JSON has no NaN, so a number that is not finite becomes null."""
+        line = {key: value if _is_finite(value) else None for key, value in values.items()}
         with self._writing(), (self.path / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+            file.write(json.dumps(line) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
         file = self.path / METRICS
-        if not file.is_file():
+        try:
+            lines = file.read_bytes().splitlines()
+        except FileNotFoundError:
             return []
-        lines = []
-        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
-            try:
-                lines.append(json.loads(line))
-            except json.JSONDecodeError:
-                raise RunError(
-                    f"line {number} of {str(file)!r} is not JSON; it was edited or truncated: remove it"
-                ) from None
-        return lines
+        except OSError as error:
+            raise RunError(f"cannot read {str(file)!r}: {error.strerror}; make it readable") from None
+        return [_parse_metrics(line, f"line {number} of {str(file)!r}") for number, line in enumerate(lines, start=1)]
 
     # --- checkpoints: exact resume -------------------------------------------------------------------------
 
     def save_resume_point(self, point: ResumePoint) -> None:
-        """Write the tensors, then the small file with their SHA-256; remove older checkpoints last."""
-        folder = self.path / RESUME
-        stem = _step_name(point.step)
-        data = _tensor_bytes(point.tensors)
         with self._writing():
             with (self.path / METRICS).open("ab") as metrics:
                 os.fsync(metrics.fileno())  # the lines a checkpoint refers to must be on the disk before it is
                 metrics_bytes = metrics.tell()
-            digest = hashlib.sha256(data).hexdigest()
-            facts = {**point.facts, "step": point.step, "sha256": digest, "metrics_bytes": metrics_bytes}
-            folder.mkdir(exist_ok=True)
-            atomic_write_bytes(folder / f"{stem}.safetensors", data)
-            atomic_write_text(folder / f"{stem}.json", json.dumps(facts))
-        for old in sorted(folder.glob("step-*.json"))[:-_KEPT_RESUME_POINTS]:
-            old.unlink()
-            old.with_suffix(".safetensors").unlink(missing_ok=True)
+            write_resume_point(self.path / RESUME, point, metrics_bytes)
 
     def resume_point(self) -> ResumePoint | None:
         """Return the newest undamaged checkpoint, if there is one."""
-        files = sorted((self.path / RESUME).glob("step-*.json"), reverse=True)
-        return next((point for file in files if (point := _read_resume_point(file)) is not None), None)
+        return newest_resume_point(self.path / RESUME, self.path / METRICS)
 
     def rewind(self) -> ResumePoint | None:
         """Go back to the newest undamaged checkpoint and truncate metrics.jsonl to it; None: start over.
@@ -268,7 +252,7 @@ class Run:
         point = self.resume_point()
         with self._writing():
             for damaged in (self.path / RESUME).glob("step-*"):
-                if point is None or damaged.stem > _step_name(point.step):
+                if point is None or damaged.stem > step_name(point.step):
                     damaged.unlink()
             metrics = self.path / METRICS
             if metrics.exists():
@@ -279,62 +263,38 @@ class Run:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Let one process at a time train this run."""
+        """Let one process at a time train this run, and first remove what a killed one left of its last write."""
 
         def busy() -> None:
             raise RunError(f"{str(self.path)!r} is being trained by another process: wait for it, or stop it")
 
-        with locked(self.path / ".lock", busy):
+        with locked(self.path / LOCK, busy):
+            for folder in (self.path, self.path / RESUME):
+                remove_leftovers(folder)
             yield
 
 
-def _step_name(step: int) -> str:
-    return f"step-{step:09d}"
+def _is_finite(value: Any) -> bool:
+    """Return False for NaN, the infinities, and integers beyond any float; True for what is no number."""
+    return not isinstance(value, int | float) or abs(value) <= sys.float_info.max
 
 
-def _read_resume_point(facts_file: Path) -> ResumePoint | None:
-    """Return None where the file was truncated or its tensors do not have the recorded checksum."""
+def _parse_metrics(line: bytes, where: str) -> dict[str, Any]:
     try:
-        facts = json.loads(facts_file.read_text(encoding="utf-8"))
-        data = facts_file.with_suffix(".safetensors").read_bytes()
-        if hashlib.sha256(data).hexdigest() != facts["sha256"]:
-            return None
-        return ResumePoint(facts["step"], _read_tensors(data, facts_file), facts)
-    except (OSError, ValueError, KeyError, VitreousError):
-        return None
+        values = parse_json(line)
+    except ValueError as error:
+        raise RunError(f"{where} is not JSON ({error}); it was edited or damaged: remove it") from None
+    if not isinstance(values, dict) or not all(_is_finite(value) for value in values.values()):
+        raise RunError(f"{where} is not an object of words and finite numbers; it was edited or damaged: remove it")
+    return values
 
 
-def _tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    from safetensors.torch import save
-
-    return save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
-
-
-def _read_tensors(data: bytes, file: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-
-    try:
-        return load(data)
-    except SafetensorError as error:
-        raise RunError(
-            f"{str(file)!r} is not a whole safetensors file ({error}); train again, or restore the file"
-        ) from None
+def _require_free(path: Path) -> None:
+    if is_taken(path):
+        go_on = "add --resume to go on with it, or " if is_run(path) else ""
+        raise RunError(f"{str(path)!r} exists already: {go_on}name another folder")
 
 
 def open_run(path: Path | str | None) -> Run:
     """Open the run in that folder; None means the bundled ViT."""
     return Run.open("bundled:vit" if path is None else path)
-
-
-def require_same_data(run: Run, dataset: Dataset) -> None:
-    """Raise if `dataset` is no longer what the run was trained on: the one rule for everything that reads its images.
-
-    A changed data set is split anew, so images of the test split may have been trained on.
-    """
-    expected = run.record.data.checksums
-    if expected and dataset.checksums != expected:
-        raise DataError(
-            f"the data {dataset.name!r} changed since {str(run.path)!r} was trained, so test images may be among those"
-            " it was trained on; restore the data, or train a new run"
-        )

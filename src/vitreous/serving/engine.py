@@ -107,7 +107,8 @@ class Engine:
     def _outcomes(self, jobs: list[Job]) -> list[Outcome]:
         """Run jobs together; if that fails, run each alone, so that only the job at fault fails."""
         try:
-            together = self._run(np.concatenate([job.pixels for job in jobs]))
+            pixels = np.concatenate([job.pixels for job in jobs])
+            together = self._run(pixels, lambda: all(job.future.done() for job in jobs))
             if len(jobs) == 1:  # np.split would cost 10 µs
                 return [(jobs[0], together)]
             ends = np.cumsum([len(job.pixels) for job in jobs])[:-1]
@@ -117,9 +118,11 @@ class Engine:
                 return [(jobs[0], error)]
             return [outcome for job in jobs for outcome in self._outcomes([job])]
 
-    def _run(self, pixels: Pixels) -> np.ndarray:
+    def _run(self, pixels: Pixels, is_abandoned: Callable[[], bool] = lambda: False) -> np.ndarray:
         outputs = []
         for start in range(0, len(pixels), self.batch_images):
+            if start and is_abandoned():  # requests cancelled while they ran: nobody reads their outputs
+                break
             batch = pixels[start : start + self.batch_images]
             self._count_batch(len(batch))
             scaled = batch.astype(np.float32) / np.float32(255)

@@ -6,6 +6,7 @@ Shapes: L layers, H heads, P patches, N tokens (the class token first, if the mo
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,8 +89,11 @@ def _check_size(config: ViTConfig, want: frozenset[str], limits: Limits) -> None
         )
 
 
-def look(model: ServedModel, inputs: LookInputs) -> dict[str, Any]:
-    """Return what was wanted by name; None where the model has no such thing."""
+def look(model: ServedModel, inputs: LookInputs, check: Callable[[], None] = lambda: None) -> dict[str, Any]:
+    """Return what was wanted by name; None where the model has no such thing.
+
+    `check` is called between long steps and may raise an exception to stop.
+    """
     pixels = inputs.pixels[None].astype(np.float32) / np.float32(255)
     keys = [key for want in WANTS if want in inputs.want for key in _KEYS.get(want, (want,))]
     config = model.vit
@@ -109,8 +113,9 @@ def look(model: ServedModel, inputs: LookInputs) -> dict[str, Any]:
     if "rollout" in keys:
         found["rollout"] = _rollout(arrays["attention"], config, inputs.token_mask)
     if "patch_removal" in keys:
-        found["patch_removal"] = _patch_removal(model, config, pixels, inputs)
+        found["patch_removal"] = _patch_removal(model, config, pixels, inputs, check)
     if "relevance" in keys:
+        check()
         found["relevance"] = _relevance(model, inputs)
     return found
 
@@ -146,7 +151,9 @@ def _rollout(attention: np.ndarray, config: ViTConfig, token_mask: np.ndarray | 
     return row[int(config.has_class_token) :]
 
 
-def _patch_removal(model: ServedModel, config: ViTConfig, pixels: np.ndarray, inputs: LookInputs) -> np.ndarray:
+def _patch_removal(
+    model: ServedModel, config: ViTConfig, pixels: np.ndarray, inputs: LookInputs, check: Callable[[], None]
+) -> np.ndarray:
     """Return (P,): the probability that the predicted class loses when each patch's token is removed as well."""
     num_patches = config.num_patches
     kept = np.ones((1, num_patches), np.float32) if inputs.token_mask is None else inputs.token_mask
@@ -156,6 +163,7 @@ def _patch_removal(model: ServedModel, config: ViTConfig, pixels: np.ndarray, in
         rows[~rows.any(axis=1)] = kept  # the only patch left cannot be removed
     outputs = []
     for start in range(0, len(rows), _REMOVAL_BATCH):
+        check()
         batch = rows[start : start + _REMOVAL_BATCH]
         feeds = {**inputs.masks, "pixels": np.repeat(pixels, len(batch), axis=0), "token_mask": batch}
         outputs.append(model.full.run(["probabilities"], feeds)[0])

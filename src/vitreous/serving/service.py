@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import orjson
@@ -16,32 +15,12 @@ from vitreous.serving.contract import LookRequest
 from vitreous.serving.limits import Limits
 from vitreous.serving.metrics import Metrics
 from vitreous.serving.models import ServedModel
+from vitreous.serving.pool import Check, Pool, while_connected
 from vitreous.serving.reading import BodyReader, PreparedImage, Receive, Upload
 from vitreous.serving.responses import ApiResponse, ImageProblem, Problem, busy
 
 Headers = dict[bytes, bytes]
 Prepared = list[PreparedImage | ImageProblem]
-Result = TypeVar("Result")
-
-
-class Pool:
-    """Threads for slow work, with a bounded number of requests in them; only the event loop uses it."""
-
-    def __init__(self, threads: int, most: int, work: str):
-        self._executor = ThreadPoolExecutor(threads, thread_name_prefix=f"vitreous-{work}")
-        self._requests, self._most, self._work = 0, most, work
-
-    async def run(self, function: Callable[..., Result], *arguments: Any) -> Result:
-        if self._requests >= self._most:
-            raise busy(429, f"{self._requests} requests are already waiting for {self._work}; try again")
-        self._requests += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, function, *arguments)
-        finally:
-            self._requests -= 1
-
-    def stop(self) -> None:
-        self._executor.shutdown(wait=False, cancel_futures=True)
 
 
 class Service:
@@ -83,19 +62,32 @@ class Service:
 
     async def predict(self, headers: Headers, query: bytes, receive: Receive) -> ApiResponse:
         content_type = headers.get(b"content-type", b"")
-        return await self._respond(headers, receive, lambda body: self._predict(body, content_type, query))
+        return await self._respond(headers, receive, lambda body: self._predict(body, content_type, query, receive))
 
-    async def _predict(self, body: bytes, content_type: bytes, query: bytes) -> bytes:
-        # small bodies are parsed and decoded right here, in less time than it takes to wake a thread
+    async def _predict(self, body: bytes, content_type: bytes, query: bytes, receive: Receive) -> bytes:
+        # small images are parsed and decoded right here, in less time than it takes to wake a thread
         if len(body) <= self.limits.small_body_bytes:
             model, uploads = self._parse(body, content_type, query)
-        else:
-            model, uploads = await self._decoding.run(self._parse, body, content_type, query)
+            if reading.is_small(uploads, self.limits):
+                return await self._classify(model, self._prepare(uploads, model))
+        async with while_connected(receive) as check:
+            model, prepared = await self._decoding.run(self._decode, body, content_type, query, check)
+            return await self._classify(model, prepared)
+
+    def _parse(self, body: bytes, content_type: bytes, query: bytes) -> tuple[ServedModel, list[Upload]]:
+        model_id, uploads = reading.parse_predict(body, content_type, query, self.limits)
+        model = self.find(model_id)
         model.engine.check_room(len(uploads))
-        if reading.is_small(uploads, body, self.limits):
-            prepared = self._prepare(uploads, model)
-        else:
-            prepared = await self._decoding.run(self._prepare, uploads, model)
+        return model, uploads
+
+    def _prepare(self, uploads: list[Upload], model: ServedModel, check: Check = lambda: None) -> Prepared:
+        return [reading.prepare(upload, model.run.preprocessing, self.limits, check) for upload in uploads]
+
+    def _decode(self, body: bytes, content_type: bytes, query: bytes, check: Check) -> tuple[ServedModel, Prepared]:
+        model, uploads = self._parse(body, content_type, query)
+        return model, self._prepare(uploads, model, check)
+
+    async def _classify(self, model: ServedModel, prepared: Prepared) -> bytes:
         images = [one for one in prepared if isinstance(one, PreparedImage)]
         self.metrics.images(model.id, "predicted").inc(len(images))
         if len(images) < len(prepared):
@@ -106,23 +98,20 @@ class Service:
         probabilities = await model.engine.predict(pixels)
         return orjson.dumps({"model": model.id, "predictions": _predictions(model, prepared, probabilities)})
 
-    def _parse(self, body: bytes, content_type: bytes, query: bytes) -> tuple[ServedModel, list[Upload]]:
-        model_id, uploads = reading.parse_predict(body, content_type, query, self.limits)
-        return self.find(model_id), uploads
-
-    def _prepare(self, uploads: list[Upload], model: ServedModel) -> Prepared:
-        return [reading.prepare(upload, model.run.preprocessing, self.limits) for upload in uploads]
-
     async def look(self, headers: Headers, receive: Receive) -> ApiResponse:
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             raise Problem(415, "send application/json")
         # a request takes its place in the pool after its body is read: slow uploads hold up nobody
-        return await self._respond(headers, receive, lambda body: self._looking.run(self._look, body))
+        return await self._respond(headers, receive, lambda body: self._look_in_thread(body, receive))
 
-    def _look(self, body: bytes) -> bytes:
+    async def _look_in_thread(self, body: bytes, receive: Receive) -> bytes:
+        async with while_connected(receive) as check:
+            return await self._looking.run(self._look, body, check)
+
+    def _look(self, body: bytes, check: Check) -> bytes:
         request = LookRequest.parse(body)
         model = self.find(request.model)
-        found = look.look(model, look.check_request(request, model, self.limits))
+        found = look.look(model, look.check_request(request, model, self.limits), check)
         contiguous = {key: None if array is None else np.ascontiguousarray(array) for key, array in found.items()}
         return orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY)
 

@@ -64,7 +64,7 @@ def export_page(runs: Sequence[Run], folder: Path) -> ExportedPage:
     own_files = page_files()
     if "index.html" not in own_files:
         raise ExportError("the page's files are missing from this installation; pip install --force-reinstall vitreous")
-    runtime = sources.ensure(ORT_WEB)
+    sources.ensure(ORT_WEB)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as work:
@@ -72,7 +72,7 @@ def export_page(runs: Sequence[Run], folder: Path) -> ExportedPage:
             for name, content in own_files.items():
                 _write(built / name, content)
             for file in ORT_WEB.files:
-                _write(built / "ort" / file.name, (runtime / file.name).read_bytes())
+                _write(built / "ort" / file.name, sources.read(ORT_WEB, file.name))
             models = _add_models(runs, built)
             if folder.exists():
                 folder.rmdir()

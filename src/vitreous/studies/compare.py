@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.comparison import Comparison, write_comparison
-from vitreous.comparison.from_runs import common_dataset, names_of, results_from_runs
+from vitreous.comparison.from_runs import load_test_data, names_of, results_from_runs, training_notes
 from vitreous.config import Config, configure, override
 from vitreous.config.presets import PRESETS, preset
 from vitreous.data.datasets import fetch
@@ -60,15 +60,18 @@ def compare(
         if equal == "seconds" and runs:
             one = _with_train(one, budget_seconds=runs[0].test_results.train_seconds)
         runs += _train_seeds(one, seeds, folder, device, progress)
-    dataset = common_dataset(runs)
+    datasets = load_test_data(runs)
+    dataset = datasets[0]
+    notes, warnings = training_notes(runs, datasets)
     return write_comparison(
-        results_from_runs(runs),
+        results_from_runs(runs, datasets),
         dataset.test.images.numpy(),
         dataset.class_names,
         folder,
         title=f"{' against '.join(dict.fromkeys(names_of(runs)))} on {dataset.name}",
         data_name=dataset.name,
-        notes=dataset.notes,
+        notes=[*dataset.notes, *notes],
+        warnings=warnings,
         settings={"equal": equal or "each its own recipe", "seeds": seeds, "settings": list(settings)},
     )
 

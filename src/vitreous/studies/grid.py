@@ -6,7 +6,7 @@ from pathlib import Path
 
 from vitreous.config import Config
 from vitreous.errors import RunError
-from vitreous.runs import CONFIG, Run
+from vitreous.runs import CONFIG, Run, load_run_data
 from vitreous.training.loop import fit
 
 
@@ -17,7 +17,10 @@ def train_or_reuse(config: Config, path: Path, device: str, progress: bool) -> R
     run = Run.open(path)
     if not same_training(run.config, config):
         raise RunError(f"{str(path)!r} holds a run with other settings: name another folder with -o")
-    return run if run.is_done else fit(config, path, resume=True, device=device, progress=progress)
+    if not run.is_done:
+        return fit(config, path, resume=True, device=device, progress=progress)
+    load_run_data(run)  # raises where the data changed: its figures would stand beside those of other images
+    return run
 
 
 def same_training(done: Config, asked: Config) -> bool:

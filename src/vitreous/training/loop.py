@@ -24,7 +24,7 @@ from vitreous.data.datasets import Dataset
 from vitreous.data.sampler import BatchSampler
 from vitreous.errors import RunError, VitreousError, require_packages
 from vitreous.evaluation.prediction import Evaluation, compute_logits
-from vitreous.runs import ResumePoint, Run, TestResults
+from vitreous.runs import CONFIG, ResumePoint, Run, TestResults
 from vitreous.training import distributed
 from vitreous.training.progress import Progress, make_progress
 from vitreous.training.setup import open_or_create
@@ -57,19 +57,19 @@ def fit(
         tensorboard = tensorboard and group.is_main
         if tensorboard:
             require_packages("tensorboard", extra="tensorboard", needed_for="--tensorboard")
-        run, dataset, weights = open_or_create(config, out, resume, device, group)
-        if run.is_done:
-            return run
-        trainer = Trainer(run, dataset, group, weights)
-        title = f"{run.config.name} on {dataset.name}"
-        shown = make_progress(title) if progress and group.is_main else Progress()
-        board = _summary_writer(run.path / "tensorboard") if tensorboard else None
-        try:
-            with run.locked() if group.is_main else contextlib.nullcontext(), shown:
-                trainer.train(shown, board)
-        finally:
-            if board is not None:
-                board.close()
+        with open_or_create(config, out, resume, device, group) as (run, dataset, weights):
+            if run.is_done:
+                return run
+            trainer = Trainer(run, dataset, group, weights)
+            title = f"{run.config.name} on {dataset.name}"
+            shown = make_progress(title) if progress and group.is_main else Progress()
+            board = _summary_writer(run.path / "tensorboard") if tensorboard else None
+            try:
+                with shown:
+                    trainer.train(shown, board)
+            finally:
+                if board is not None:
+                    board.close()
     return Run.open(run.path)
 
 
@@ -223,7 +223,20 @@ class Trainer:
             point = self.run.resume_point()
         if point is None:
             return 0
-        tensors = point.tensors
+        try:
+            self._restore_tensors(point.tensors)
+        except (RuntimeError, LookupError):
+            raise RunError(
+                f"the checkpoint of step {point.step} in {str(self.run.path)!r} does not fit the model in {CONFIG}:"
+                " undo the edit, or train a new run"
+            ) from None
+        self.elapsed_before = point.facts["elapsed_seconds"]
+        if self.group.is_main:  # rank 0 goes on with the sums of all ranks
+            self.window = _Window(*point.facts["window"])
+        self.window.started = time.perf_counter() - point.facts["window_seconds"]
+        return point.step
+
+    def _restore_tensors(self, tensors: dict[str, Tensor]) -> None:
         self.stepper.model.load_state_dict(_with_prefix(tensors, "model."))
         if self.stepper.averaged is not None:
             self.stepper.averaged.averaged.load_state_dict(_with_prefix(tensors, "averaged."))
@@ -231,11 +244,6 @@ class Trainer:
         torch.set_rng_state(tensors["generators"][self.group.rank].clone())
         if self.stepper.device.type == "cuda":
             torch.cuda.set_rng_state(tensors["cuda_generators"][self.group.rank].clone())
-        self.elapsed_before = point.facts["elapsed_seconds"]
-        if self.group.is_main:  # rank 0 goes on with the sums of all ranks
-            self.window = _Window(*point.facts["window"])
-        self.window.started = time.perf_counter() - point.facts.get("window_seconds", 0.0)
-        return point.step
 
     def _optimizer_tensors(self) -> dict[str, Tensor]:
         """Return the optimizers' tensors, named optimizer.NUMBER.PARAMETER.KEY."""

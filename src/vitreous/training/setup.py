@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -13,7 +15,7 @@ from vitreous.config import Config, StartConfig, ViTConfig
 from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.data.sampler import BatchSampler
-from vitreous.errors import ConfigError, RunError
+from vitreous.errors import ConfigError, RunError, VitreousError
 from vitreous.models import ViT
 from vitreous.runs import Resolved, Run, is_run, new_run_path, require_same_data
 from vitreous.training import distributed
@@ -31,24 +33,65 @@ def fit_to_data(config: Config, dataset: Dataset) -> Config:
     return config.replace(model=model)
 
 
+@contextlib.contextmanager
 def open_or_create(
     config: Config, out: Path | str | None, resume: bool, device: str, group: distributed.Group
-) -> tuple[Run, Dataset, Weights | None]:
+) -> Iterator[tuple[Run, Dataset, Weights | None]]:
+    """Yield the run to train, its data and its starting weights, while rank 0 has the run's lock.
+
+    The state of the run is read under the lock: another process may have gone on with it, or finished it, until then.
+    """
     if resume:
         if out is None:
             raise RunError("--resume needs the run to go on with: name it with -o RUN")
-        run = Run.open(out)
-        _check_same_device(run, device)
-        dataset = load_dataset(run.config.data)
-        require_same_data(run, dataset)
-        if run.is_done:
-            return run, dataset, None
-        if _teacher(run.config, dataset) != run.resolved.teacher:
-            raise RunError(
-                f"the teacher {run.config.train.teacher!r} changed since {str(run.path)!r} was started; train a new run"
-            )
-        needed = run.config.start.weights is not None and run.resume_point() is None  # else a checkpoint has them
-        return run, dataset, starting_weights(run.config, dataset)[1].tensors if needed else None
+        run, created = Run.open(out), None
+    else:
+        run, created = _create(config, out, device, group)
+    with _locked(run, group):
+        run = Run.open(run.path)
+        dataset, weights = created or _reload(run, device)
+        yield run, dataset, weights
+
+
+@contextlib.contextmanager
+def _locked(run: Run, group: distributed.Group) -> Iterator[None]:
+    """Lock the run by rank 0, for which the other ranks wait; a finished run, perhaps read-only, needs no lock."""
+    with contextlib.ExitStack() as stack:
+        _on_rank_0(group, lambda: None if run.is_done else stack.enter_context(run.locked()))
+        yield
+
+
+def _on_rank_0(group: distributed.Group, act: Callable[[], object]) -> None:
+    """Let rank 0 act while the other ranks wait; if it fails, all of them do."""
+    failure = None
+    if group.is_main:
+        try:
+            act()
+        except VitreousError as error:
+            failure = error
+    if (failure := group.broadcast(failure)) is not None:
+        raise failure
+
+
+def _reload(run: Run, device: str) -> tuple[Dataset, Weights | None]:
+    """Load the data of an existing run, and its starting weights where no checkpoint has others."""
+    _check_same_device(run, device)
+    dataset = load_dataset(run.config.data)
+    require_same_data(run, dataset)
+    if run.is_done:
+        return dataset, None
+    if _teacher(run.config, dataset) != run.resolved.teacher:
+        raise RunError(
+            f"the teacher {run.config.train.teacher!r} changed since {str(run.path)!r} was started; train a new run"
+        )
+    needed = run.config.start.weights is not None and run.resume_point() is None
+    return dataset, starting_weights(run.config, dataset)[1].tensors if needed else None
+
+
+def _create(
+    config: Config, out: Path | str | None, device: str, group: distributed.Group
+) -> tuple[Run, tuple[Dataset, Weights | None]]:
+    """Create a run, by rank 0; return it with its data and starting weights, on every rank."""
     if not config.data.name:
         raise ConfigError(
             f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)"
@@ -62,11 +105,9 @@ def open_or_create(
         preprocessing, weights, notes = adapted.normalise_as_before(preprocessing), adapted.tensors, adapted.changes
     resolved = _resolve(config, dataset, preprocessing, device, group)
     path = group.broadcast(Path(out) if out is not None else new_run_path(config))
-    if group.is_main:
-        resolved = resolved.model_copy(update={"starting_weights": tuple(notes)})
-        Run.create(path, config, dataset, preprocessing, resolved)
-    group.barrier()
-    return Run.open(path), dataset, weights
+    resolved = resolved.model_copy(update={"starting_weights": tuple(notes)})
+    _on_rank_0(group, lambda: Run.create(path, config, dataset, preprocessing, resolved))
+    return Run.open(path), (dataset, weights)
 
 
 def starting_weights(config: Config, dataset: Dataset) -> tuple[Config, Adapted]:
@@ -164,7 +205,7 @@ def _teacher(config: Config, dataset: Dataset) -> dict[str, str] | None:
 
 def _check_same_device(run: Run, device: str) -> None:
     started_on = run.resolved.device
-    if run.is_done or (device in ("auto", started_on) and _devices()[started_on]):
+    if run.is_done or (device in ("auto", started_on) and _devices().get(started_on)):
         return
     why = "which is not available here" if device in ("auto", started_on) else f"not on {device}"
     raise RunError(f"{str(run.path)!r} was started on {started_on}, {why}: it can only go on there; or train a new run")

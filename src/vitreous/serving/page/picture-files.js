@@ -9,6 +9,7 @@ import { normalise, shrink } from "./normalise.js";
 
 const MAX_BYTES = 32 * 1024 ** 2; // as data/images.py
 const MAX_PIXELS = 50_000_000;
+const MAX_SIDE = 16_384;
 
 /** Its message is a sentence for the user. */
 export class PictureError extends Error {}
@@ -22,6 +23,9 @@ export async function readPicture(file) {
   const { width, height } = bitmap;
   if (width * height > MAX_PIXELS) {
     throw new PictureError("That picture has more than 50 million pixels; use a smaller one.");
+  }
+  if (Math.max(width, height) > MAX_SIDE) {
+    throw new PictureError("That picture is longer than 16,384 pixels along one side; crop or shrink it.");
   }
   const context = contextOf(make("canvas", { width, height }));
   context.drawImage(bitmap, 0, 0);
