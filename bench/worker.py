@@ -256,7 +256,7 @@ def _export_ours(config: ViTConfig, folder: Path, path: Path) -> None:
     from peers import build_peer
 
     from vitreous.data.preprocessing import Preprocessing
-    from vitreous.export import export_onnx
+    from vitreous.export.onnx_files import export_onnx
     from vitreous.runs import Run
 
     plain = Preprocessing(

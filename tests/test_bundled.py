@@ -1,10 +1,20 @@
-"""The bundled models reach the accuracy in their records, measured again on the MNIST test set."""
+"""The bundled models reach the accuracy in their records, measured again on the MNIST test set; their graphs fit."""
 
+import base64
+import json
+
+import numpy as np
+import onnx
 import pytest
+import torch
 
 from vitreous.data.datasets import load_dataset
 from vitreous.errors import DataError
 from vitreous.evaluation.prediction import evaluate_run
+from vitreous.export import parity
+from vitreous.export.catalog import BUNDLED_SAMPLES, digit_samples
+from vitreous.export.graph import describe
+from vitreous.export.served_graphs import find_onnx, graph_kinds
 from vitreous.runs import BUNDLED, Run, open_run
 
 LARGEST_BYTES = 5_000_000
@@ -40,3 +50,43 @@ def test_each_is_small_and_has_its_provenance(run):
 def test_no_run_named_means_the_vit():
     assert open_run(None).path == BUNDLED / "vit"
     assert open_run(None).config.model.kind == "vit"
+
+
+# --- what `python -m vitreous.export.bundle` writes ------------------------------------------------------------------
+
+
+@pytest.fixture
+def digits() -> torch.Tensor:
+    """The bundled samples: uint8 (100, 1, 28, 28)"""
+    return torch.from_numpy(pixels_of(json.loads(BUNDLED_SAMPLES.read_text()))).view(-1, 1, 28, 28)
+
+
+def pixels_of(samples) -> np.ndarray:
+    return np.array([list(base64.b64decode(sample["pixels"])) for sample in samples["samples"]], np.uint8)
+
+
+def test_the_graphs_are_what_export_makes_of_the_weights(run, digits, tmp_path, monkeypatch):
+    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))  # only the bundled ones are found
+    monkeypatch.setattr(parity, "sample_images", lambda run, count: (digits[:count], "bundled samples"))
+    model = run.load_model()
+    for kind in graph_kinds(run):
+        (file,) = run.path.glob(f"{kind}-*.onnx")
+        assert find_onnx(run, kind) == file.read_bytes()  # the SHA-256 in its name is right
+        # same outputs, of today's names, in a process without torch
+        assert parity.check_parity(file, run, model, full=kind == "full").max_difference < parity.MAX_DIFFERENCE
+        metadata = {one.key: json.loads(one.value) for one in onnx.load(file).metadata_props}
+        expected = describe(run, model, metadata["meanings"])
+        for described in (metadata, expected):
+            del described["vitreous_version"]
+        similarity = metadata.pop("position_similarity"), expected.pop("position_similarity")
+        assert metadata["weights_sha256"] is not None
+        assert metadata == expected
+        if similarity[1] is not None:  # rounded, so another machine may differ in the last digit
+            np.testing.assert_allclose(*similarity, atol=2e-4)
+
+
+def test_the_samples_are_the_digits():
+    bundled, made = json.loads(BUNDLED_SAMPLES.read_text()), digit_samples(Run.open("bundled:vit"))
+    assert [sample["label"] for sample in bundled["samples"]] == [sample["label"] for sample in made["samples"]]
+    difference = pixels_of(bundled).astype(int) - pixels_of(made)
+    assert np.abs(difference).mean() < 0.1  # bicubic interpolation rounds differently on another machine

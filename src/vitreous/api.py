@@ -13,8 +13,8 @@ from vitreous.comparison import Comparison
 from vitreous.config import Config, configure
 from vitreous.data.preprocessing import ImageLike
 from vitreous.evaluation.prediction import Evaluation, Prediction, evaluate_run, predict_images
-from vitreous.inspection import Look
 from vitreous.inspection.from_run import look_at_run
+from vitreous.inspection.report import Look
 from vitreous.models import build
 from vitreous.runs import Run, is_run, open_run, report_folder
 from vitreous.studies import compare as study

@@ -4,7 +4,7 @@ A `VitreousError` is a user's mistake or an outside failure (no network, a full 
 line and exits with 2. Our own bugs are `assert`s and ordinary exceptions.
 """
 
-import importlib
+import importlib.util
 
 
 class VitreousError(Exception):
@@ -27,6 +27,10 @@ class CheckpointError(VitreousError):
     """Weights that cannot be loaded or written in the layout asked for."""
 
 
+class ExportError(VitreousError):
+    """A model that cannot be written as ONNX, or whose ONNX file computes something else."""
+
+
 class MissingExtraError(VitreousError):
     """An optional dependency is not installed."""
 
@@ -34,10 +38,8 @@ class MissingExtraError(VitreousError):
 def require_packages(*packages: str, extra: str, needed_for: str) -> None:
     """Raise if an optional dependency is not installed, naming the command that installs it."""
     for package in packages:
-        try:
-            importlib.import_module(package)
-        except ImportError:
+        if importlib.util.find_spec(package) is None:  # does not import it, which may take a second
             raise MissingExtraError(
                 f"{needed_for} needs the package {package!r}: in the clone of vitreous, `make setup`, or"
                 f" pip install -c constraints.txt -e '.[{extra}]'"
-            ) from None
+            )

@@ -18,14 +18,15 @@ from vitreous import runs
 from vitreous.config import ArticleViTConfig, CNNConfig, Config, DataConfig, ModelConfig, ViTConfig
 from vitreous.data.datasets import load_dataset
 from vitreous.data.preprocessing import Preprocessing
-from vitreous.errors import MissingExtraError
-from vitreous.export import export_onnx, onnx_files, onnx_for_serving, parity
+from vitreous.errors import ExportError, MissingExtraError
+from vitreous.export import onnx_files, parity
 from vitreous.export.catalog import model_entries, run_for_samples, sample_digits
-from vitreous.export.graph import ExportError, build_graph
+from vitreous.export.graph import build_graph
 from vitreous.export.images import sample_images
+from vitreous.export.onnx_files import export_onnx
 from vitreous.inspection.cells import patch_cells
 from vitreous.models import build
-from vitreous.runs import Run, WeightsRecord
+from vitreous.runs import Run
 from vitreous.serving import pages, static_page
 from vitreous.serving.static_page import export_page
 
@@ -96,6 +97,13 @@ def test_reports_what_it_wrote(exported: onnx_files.Exported) -> None:
     assert exported.parity.images >= 64
     assert exported.parity.max_difference < 1e-4
     assert [path.name for path in exported.path.parent.iterdir()] == ["tiny.onnx"]  # one file, no leftovers
+
+
+def test_no_path_of_this_machine_is_in_the_file(exported: onnx_files.Exported) -> None:
+    """The exporter notes a stack trace for each operation."""
+    content = exported.path.read_bytes()
+    assert b"stack_trace" not in content
+    assert b".py" not in content
 
 
 def test_only_pixels_are_required(session: ort.InferenceSession, tiny: Run) -> None:
@@ -213,22 +221,7 @@ def test_names_the_missing_extra(tiny: Run, tmp_path: Path, monkeypatch: pytest.
         export_onnx(tiny, tmp_path / "model.onnx")
 
 
-# --- the cache, the page -------------------------------------------------------------------------------------------
-
-
-def test_the_cache_tells_runs_apart_by_their_weights(
-    tiny: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("VITREOUS_CACHE", str(tmp_path))
-    calls = []
-    monkeypatch.setattr(onnx_files, "export_onnx", lambda run, path, full: calls.append(path) or path.parent.mkdir(
-        exist_ok=True) or path.touch())  # fmt: skip
-    first = onnx_for_serving(tiny, full=True)
-    assert onnx_for_serving(tiny, full=True) == first
-    assert onnx_for_serving(tiny, full=False) != first
-    assert len(calls) == 2
-    other = Run(tiny.path, tiny.record.replace(weights=WeightsRecord(sha256="of others")))
-    assert onnx_for_serving(other, full=True) != first
+# --- the page ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import torch
 
 from vitreous.config import ArticleCNNConfig, ArticleDesignConfig, ArticleViTConfig
 from vitreous.errors import VitreousError
-from vitreous.inspection import examine, survey
+from vitreous.inspection.examination import examine
+from vitreous.inspection.model_survey import survey
 from vitreous.models import build
 
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 from sklearn.decomposition import PCA
 
-from vitreous.inspection import survey
 from vitreous.inspection.cells import patch_cells
-from vitreous.inspection.model_survey import first_filters, mean_similarity, position_similarity
+from vitreous.inspection.model_survey import first_filters, mean_similarity, position_similarity, survey
 
 
 def test_all_results_have_their_shapes(any_vit, image_for) -> None:

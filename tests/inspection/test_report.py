@@ -14,8 +14,9 @@ from PIL import Image
 
 from vitreous.config import Config
 from vitreous.errors import VitreousError
-from vitreous.inspection import ModelInput, wording, write_look
-from vitreous.inspection.report import ARRAYS
+from vitreous.inspection import wording
+from vitreous.inspection.report import ARRAYS, write_look
+from vitreous.inspection.subject import ModelInput
 
 NAMES = ["a <b>bold</b> name", "$5 & more", "三"]
 

@@ -6,11 +6,12 @@ import fcntl
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-import time
+import threading
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,13 +27,14 @@ from starlette.testclient import TestClient
 from vitreous.config import CNNConfig, Config, DataConfig, ViTConfig
 from vitreous.data.datasets import load_dataset
 from vitreous.data.preprocessing import Preprocessing
-from vitreous.export import sample_digits
+from vitreous.export.catalog import sample_digits
+from vitreous.export.served_graphs import export_for_serving
 from vitreous.models import build
 from vitreous.runs import Run
 from vitreous.serving.app import create_app
 from vitreous.serving.limits import Limits
 from vitreous.serving.metrics import Metrics
-from vitreous.serving.models import export_for_serving, load_models
+from vitreous.serving.models import load_models
 from vitreous.serving.security import Gate
 from vitreous.serving.service import Service
 
@@ -170,10 +172,7 @@ def _length(response: bytes) -> int:
 def serving(runs: list[Run]) -> Callable[..., Any]:
     @contextmanager
     def start(limits: dict[str, Any] | None = None, **more: Any) -> Iterator[Server]:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        options = {"runs": [str(run.path) for run in runs], "port": port, "limits": limits or {}, "workers": 1, **more}
+        options = {"runs": [str(run.path) for run in runs], "port": 0, "limits": limits or {}, "workers": 1, **more}
         process = subprocess.Popen(
             [sys.executable, "-c", _SERVE, json.dumps(options)],
             stdout=subprocess.PIPE,
@@ -182,10 +181,8 @@ def serving(runs: list[Run]) -> Callable[..., Any]:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
-        server = Server(process, port)
         try:
-            _await(server)
-            yield server
+            yield Server(process, _await(process))
         finally:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -199,14 +196,16 @@ def serving(runs: list[Run]) -> Callable[..., Any]:
     return start
 
 
-def _await(server: Server) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        if server.process.poll() is not None:
-            pytest.fail(f"the server ended: {server.process.communicate()[0]}")
-        try:
-            server.get("/readyz", timeout=2)
-            return
-        except OSError:
-            time.sleep(0.1)
-    pytest.fail("the server did not start in time")
+def _await(process: subprocess.Popen[str]) -> int:
+    """Return the port in the address that the server prints when it is ready: nothing here tries again."""
+    assert process.stdout
+    deadline = threading.Timer(START_SECONDS, process.kill)
+    deadline.start()
+    printed = ""
+    for line in process.stdout:
+        printed += line
+        if found := re.match(r"serving on http://127\.0\.0\.1:(\d+)/", line):
+            deadline.cancel()
+            return int(found[1])
+    deadline.cancel()
+    pytest.fail(f"the server ended: {printed}")

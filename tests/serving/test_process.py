@@ -57,6 +57,17 @@ def test_responses(server: Any, digit: bytes) -> None:
         assert f"{server.base}/v1/predict" in response.read().decode()
 
 
+def test_hosts(server: Any) -> None:
+    """As the sockets bring them: two Host headers, none, and another site's page."""
+    once = b"Host: 127.0.0.1\r\n"
+    for version, headers, status in (
+        (b"1.1", once, b"200"), (b"1.1", once + once, b"400"), (b"1.1", b"", b"400"), (b"1.0", b"", b"200"),
+        (b"1.1", once + b"Origin: http://evil.example\r\n", b"403"),
+    ):  # fmt: skip
+        response = server.exchange(b"GET /v1/models HTTP/" + version + b"\r\n" + headers + b"\r\n")
+        assert response.split()[1] == status, headers
+
+
 def wait_closed(connection: socket.socket, seconds: float) -> bytes:
     """Return what the server sends until it closes the connection, which it must do in time."""
     connection.settimeout(seconds)

@@ -15,7 +15,7 @@ def export(
     lean: Annotated[bool, Option("--lean", help="onnx: logits and probabilities, no intermediates.")] = False,
 ) -> None:
     """Write one checked ONNX file, or the drawing page with the model in the browser."""
-    from vitreous.export import export_onnx
+    from vitreous.export.onnx_files import export_onnx
     from vitreous.runs import Run, open_run
     from vitreous.serving.static_page import export_page
 

@@ -9,10 +9,10 @@ from typer import Option
 def serve(
     runs: Annotated[list[Path] | None, Option("--run", help="Repeatable; default: the bundled models.")] = None,
     host: Annotated[str, Option(help="Other than loopback: needs --token-file or --no-auth.")] = "127.0.0.1",
-    port: Annotated[int, Option(min=1, max=65535)] = 8000,
+    port: Annotated[int, Option(min=0, max=65535, help="0: any free one.")] = 8000,
     token_file: Annotated[Path | None, Option(help="A file with the bearer token clients must send.")] = None,
     no_auth: Annotated[bool, Option("--no-auth", help="Serve another host without a token.")] = False,
-    workers: Annotated[int | None, Option(help="Processes; default: one per core, at most two.", min=1)] = None,
+    workers: Annotated[int | None, Option(help="Processes; default: 1, or 2 for other machines.", min=1)] = None,
 ) -> None:
     """Draw a digit and see the model think: the page and an HTTP API."""
     from vitreous.runs import Run

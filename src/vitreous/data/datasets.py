@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from vitreous.config import DataConfig
 from vitreous.data.images import convert
@@ -119,7 +118,7 @@ def _check_classes(name: str, raw: RawDataset) -> None:
     num_classes = len(raw.class_names)
     if num_classes < 2:
         raise DataError(f"{name}: {num_classes} class is too few to classify; at least 2 are needed")
-    counts = torch.bincount(raw.splits["train"].labels, minlength=num_classes)
+    counts = np.bincount(raw.splits["train"].labels.numpy(), minlength=num_classes)
     empty = [repr(class_name) for class_name, count in zip(raw.class_names, counts, strict=True) if not count]
     if empty:
         raise DataError(f"{name}: no training image of class {join(empty, most=5)}; add some, or remove the class")
@@ -154,6 +153,8 @@ def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
     channels = train.images.shape[1]
     if raw.mean_std is not None and len(raw.mean_std[0]) == channels:
         return raw.mean_std
+    import torch
+
     levels = np.arange(256) / 255
     planes = (train.images[:, channel].flatten() for channel in range(channels))
     counts = np.stack([torch.bincount(plane, minlength=256).numpy() for plane in planes])  # (C, 256)

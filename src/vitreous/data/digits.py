@@ -7,14 +7,15 @@ import gzip
 import hashlib
 import importlib.util
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from vitreous.data.digit_normalisation import MIN_INK, centre, scale_to_fit
 from vitreous.data.splits import RawDataset, Split, image_digest, split_indices
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # The pair, of twelve tried, with the most correct predictions (85 %) by 3 nearest neighbours among 20,000 MNIST images;
 # its mean (0.134) is MNIST's (0.131). It drops the faint fifth of the gray scale, which is blur of the scan.
@@ -24,6 +25,8 @@ TEST_FRACTION, TEST_SEED = 0.2, 0
 
 @functools.cache
 def load_digits() -> RawDataset:
+    import torch
+
     images, labels = _read_digits()
     digests = tuple(map(image_digest, images.astype(np.uint8)))
     everything = Split(_upscale(images), torch.from_numpy(labels), source_digests=digests)
@@ -53,6 +56,9 @@ def _read_digits() -> tuple[np.ndarray, np.ndarray]:
 
 def _upscale(images: np.ndarray) -> Tensor:
     """Return (n, 8, 8) images of 0–16 as uint8 (n, 1, 28, 28)."""
+    import torch
+    from torch.nn import functional as F
+
     small = torch.from_numpy(images / 16).float()[:, None]
     smooth = F.interpolate(small, size=(40, 40), mode="bicubic", align_corners=False)[:, 0]  # (n, 40, 40)
     ink = ((smooth - FAINTEST) / (BRIGHTEST - FAINTEST)).clamp(0, 1).mul(255).round().to(torch.uint8).numpy()

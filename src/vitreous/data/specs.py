@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from vitreous.data.decoders import decode_cifar10, decode_idx, rebuild_cifar10
 from vitreous.data.digits import load_digits
@@ -122,6 +121,8 @@ def _load_idx(
 
 
 def _split(images: np.ndarray, labels: np.ndarray) -> Split:
+    import torch
+
     return Split(torch.from_numpy(images.copy()), torch.from_numpy(labels.astype(np.int64)))
 
 

@@ -6,13 +6,14 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from vitreous.data.splitmix import splitmix64
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Polarity = Literal["light-on-dark", "as-is"]
 SplitName = Literal["train", "val", "test"]
@@ -30,6 +31,8 @@ class Split:
         return len(self.labels)
 
     def take(self, indices: np.ndarray) -> Split:
+        import torch
+
         chosen = torch.from_numpy(indices)
         paths, digests = (
             tuple(values[i] for i in indices) if values else () for values in (self.paths, self.source_digests)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
+import numpy as np
 
 import vitreous
 from vitreous.config import ViTConfig, build_config
@@ -19,11 +19,12 @@ from vitreous.data.digits import load_digits
 from vitreous.data.splits import Split
 from vitreous.export.images import fit_to_model, local_dataset
 from vitreous.inspection.cells import patch_cells
-from vitreous.runs import Run
+from vitreous.runs import BUNDLED, Run
 
 Entry = dict[str, Any]
 SAMPLES = 100
 PAGE_IMAGE = (1, 28, 28)  # what is drawn on the page: channels, height, width
+BUNDLED_SAMPLES = BUNDLED / "samples.json"  # `digit_samples` of a run with PAGE_IMAGE, without importing scikit-learn
 _TITLES = {"vit": "ViT", "cnn": "CNN", "post-vit": "The article's ViT", "post-cnn": "The article's CNN",
            "post-design": "The article's design"}  # fmt: skip
 
@@ -93,8 +94,11 @@ def models_document(entries: Sequence[Entry]) -> dict[str, Any]:
 
 def run_for_samples(runs: Sequence[Run]) -> Run:
     """Return the first run whose images have the size drawn on the page, or else the first run."""
-    shapes = ((run, (run.config.model.channels, *run.config.model.image_size)) for run in runs)
-    return next((run for run, shape in shapes if shape == PAGE_IMAGE), runs[0])
+    return next((run for run in runs if _shape(run) == PAGE_IMAGE), runs[0])
+
+
+def _shape(run: Run) -> tuple[int, ...]:
+    return (run.config.model.channels, *run.config.model.image_size)
 
 
 def sample_digits(run: Run) -> dict[str, Any]:
@@ -105,15 +109,21 @@ def sample_digits(run: Run) -> dict[str, Any]:
     dataset = local_dataset(run)
     if dataset is not None:
         return _samples(dataset.test, dataset.class_names, run)
+    if _shape(run) == PAGE_IMAGE:
+        return json.loads(BUNDLED_SAMPLES.read_text(encoding="utf-8"))
+    return digit_samples(run)
+
+
+def digit_samples(run: Run) -> dict[str, Any]:
+    """Return samples from scikit-learn's digits."""
     digits = load_digits()
     return _samples(digits.splits["test"], digits.class_names, run)
 
 
 def _samples(split: Split, class_names: Sequence[str], run: Run) -> dict[str, Any]:
     per_class = max(1, SAMPLES // len(class_names))
-    by_class = [
-        torch.nonzero(split.labels == label).flatten()[:per_class].tolist() for label in range(len(class_names))
-    ]
+    labels = split.labels.numpy()
+    by_class = [np.flatnonzero(labels == label)[:per_class].tolist() for label in range(len(class_names))]
     chosen = [indices[i] for i in range(per_class) for indices in by_class if i < len(indices)][:SAMPLES]
     return {
         "samples": [

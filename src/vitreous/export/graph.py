@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import vitreous
 from vitreous.data.preprocessing import Preprocessing
-from vitreous.errors import VitreousError, require_packages
+from vitreous.errors import ExportError, require_packages
 from vitreous.inspection.attention import stream_layers
 from vitreous.inspection.model_survey import position_similarity
 from vitreous.models import ViT, count_parameters
@@ -47,10 +47,6 @@ MEANINGS = {
     "keys": "float32 (B, L, H, N, K)",
     "values": "float32 (B, L, H, N, K)",
 }
-
-
-class ExportError(VitreousError):
-    """A model that cannot be written as ONNX, or whose ONNX file computes something else."""
 
 
 class Lean(nn.Module):
@@ -107,6 +103,7 @@ def build_graph(run: Run, model: nn.Module, full: bool) -> ModelProto:
     proto = _trace(wrapped.eval(), inputs, outputs)
     if full:
         _make_optional(proto, inputs)
+    _remove_source_paths(proto)
     proto.producer_name, proto.producer_version = "vitreous", vitreous.__version__
     for key, value in describe(run, model, {name: MEANINGS[name] for name in (*inputs, *outputs)}).items():
         proto.metadata_props.add(key=key, value=json.dumps(value, ensure_ascii=False))
@@ -185,6 +182,16 @@ def _make_optional(proto: ModelProto, inputs: dict[str, Tensor]) -> None:
         graph.initializer.append(numpy_helper.from_array(inputs[name].numpy(), name))
 
 
+def _remove_source_paths(proto: ModelProto) -> None:
+    """Remove the stack traces of each operation, which contain paths of this machine (and a seventh of the file)."""
+    del proto.metadata_props[:], proto.graph.metadata_props[:]
+    proto.doc_string = proto.graph.doc_string = ""
+    graph = proto.graph
+    for part in (*graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
+        del part.metadata_props[:]
+        part.doc_string = ""
+
+
 def make_masks_required(proto: ModelProto) -> None:
     """Remove the masks' defaults again: onnxruntime-web rejects inputs that have one ("invalid input")."""
     kept = [tensor for tensor in proto.graph.initializer if tensor.name not in MASKS]
@@ -198,6 +205,7 @@ def describe(run: Run, model: nn.Module, meanings: dict[str, str]) -> dict[str, 
     return {
         "run": run.path.resolve().name,
         "vitreous_version": vitreous.__version__,
+        "weights_sha256": run.record.weights.sha256,
         "class_names": list(run.class_names),
         "preprocessing": run.preprocessing.model_dump(mode="json"),
         "model": run.config.model.model_dump(mode="json"),

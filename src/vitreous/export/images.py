@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from vitreous.data.datasets import Dataset, describe
 from vitreous.data.digits import load_digits
@@ -11,6 +10,9 @@ from vitreous.data.images import resize, to_channels
 from vitreous.data.specs import DATASETS
 from vitreous.errors import DataError
 from vitreous.runs import Run, load_run_data
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def local_dataset(run: Run) -> Dataset | None:
@@ -29,6 +31,8 @@ def fit_to_model(images: Tensor, run: Run) -> Tensor:
 
 def sample_images(run: Run, count: int) -> tuple[Tensor, str]:
     """Return `count` images that fit the model, from the run's test set or else the digits, and their source."""
+    import torch
+
     dataset = local_dataset(run)
     if dataset is not None and len(dataset.test) >= count:
         images, source = dataset.test.images, f"test images of {run.config.data.name}"

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-import vitreous
-from vitreous.downloads.cache import cache_dir
-from vitreous.downloads.files import replacing, sha256_of
-from vitreous.export.graph import ExportError, build_graph, make_masks_required, require_export_packages
+from vitreous.downloads.files import replacing
+from vitreous.errors import ExportError
+from vitreous.export.graph import build_graph, make_masks_required, require_export_packages
 from vitreous.export.parity import Parity, check_parity
 from vitreous.hardware import prepare
 from vitreous.models import ViT
@@ -20,8 +17,6 @@ from vitreous.runs import Run
 
 if TYPE_CHECKING:
     from onnx import ModelProto
-
-GRAPH_FORMAT = 1  # increased when the graph changes, so that cached files of an older form are not used
 
 
 @dataclass(frozen=True)
@@ -89,20 +84,3 @@ def _write(proto: ModelProto, stream: IO[bytes]) -> None:
     stream.truncate()
     stream.write(proto.SerializeToString())
     stream.flush()
-
-
-def onnx_for_serving(run: Run, full: bool) -> Path:
-    """Return the run's ONNX file in the cache; it is exported and checked the first time.
-
-    Its name is a hash of weights and configuration, so another run under the same path gets another file.
-    """
-    contents = json.dumps(
-        [GRAPH_FORMAT, vitreous.__version__, run.record.model_dump(mode="json"), run.path.resolve().name],
-        sort_keys=True,
-    )
-    weights = sha256_of(run.path / "model.safetensors") if (run.path / "model.safetensors").is_file() else ""
-    key = hashlib.sha256((contents + weights).encode()).hexdigest()[:32]
-    path = cache_dir() / "onnx" / f"{key}-{'full' if full else 'lean'}.onnx"
-    if not path.is_file():
-        export_onnx(run, path, full)
-    return path

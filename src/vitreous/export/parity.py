@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitreous.export.graph import INTERMEDIATES, MASKS, OUTPUTS, ExportError, Full, Lean, default_masks
+from vitreous.errors import ExportError
+from vitreous.export.graph import INTERMEDIATES, MASKS, OUTPUTS, Full, Lean, default_masks
 from vitreous.export.images import sample_images
 from vitreous.models import ViT
 from vitreous.runs import Run

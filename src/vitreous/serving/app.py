@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -94,9 +95,14 @@ def _add_api(app: FastAPI, service: Service) -> None:
         app.add_api_route(path, endpoint, summary=summary, responses=contract.responses(model, summary, *statuses))
 
     add("/v1/models", "List the models.", lambda: service.models_json, contract.Models)
-    add("/v1/samples", "Return test images to start with.", lambda: service.samples_json, contract.Samples)
     add("/healthz", "Report that the server is alive.", lambda: b'{"status":"alive"}', contract.Status)
     add("/readyz", "Report whether the server can predict now.", service.readiness, contract.Status, 503)
+
+    summary = "Return test images to start with."
+
+    @app.get("/v1/samples", summary=summary, responses=contract.responses(contract.Samples, summary, 429))
+    async def samples() -> Response:
+        return ApiResponse(await service.samples())
 
     text: contract.Responses = {200: {"description": "Metrics.", "content": {"text/plain": {}}}}
 
@@ -113,7 +119,7 @@ def _add_pages(app: FastAPI, address: str) -> None:
         headers = {"etag": etag, "cache-control": "no-cache"}  # cached, and revalidated each time
 
         async def endpoint(request: Request) -> Response:
-            if request.headers.get("if-none-match") == etag:
+            if _matches(request.headers.getlist("if-none-match"), etag):
                 return Response(status_code=304, headers=headers)
             return Response(content, media_type=media_type, headers=headers)
 
@@ -126,6 +132,12 @@ def _add_pages(app: FastAPI, address: str) -> None:
     add("/docs", docs.render(app.openapi(), address).encode(), "text/html")
     add("/docs.css", docs.STYLESHEET.read_bytes(), "text/css")
     add("/engine.json", b'{"engine": "http"}', "application/json")
+
+
+def _matches(if_none_match: list[str], etag: str) -> bool:
+    """Compare weakly, as RFC 9110 (13.1.2) has it for If-None-Match: a list of tags, W/ or not, or `*`."""
+    sent = ", ".join(if_none_match)
+    return sent.strip() == "*" or etag in re.findall(r'"[^"]*"', sent)
 
 
 async def _to_problem(_: Request, error: Exception) -> Response:
@@ -148,7 +160,6 @@ class Application:
             return await self.app(scope, receive, send)
         start, path = time.perf_counter(), scope["path"]
         route = path if path in self._routes else "other"  # a label that clients can choose would grow without bound
-        headers: dict[bytes, bytes] = dict(scope["headers"])
         sent_status = 0
 
         async def send_guarded(message: Message) -> None:
@@ -159,7 +170,8 @@ class Application:
             await send(message)
 
         try:
-            self.gate.check(path, headers.get(b"host", b""), headers.get(b"authorization", b""))
+            headers = security.single_headers(scope["headers"])
+            self.gate.check(scope["method"], path, headers, scope["http_version"])
             if path == "/v1/predict" and scope["method"] == "POST":
                 response: Response = await self.service.predict(headers, scope["query_string"], receive)
                 await response(scope, receive, send_guarded)

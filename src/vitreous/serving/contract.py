@@ -127,8 +127,9 @@ class ProblemDocument(BaseModel):
 
 
 _PROBLEMS = {
-    400: "The body cannot be parsed.",
+    400: "The request cannot be parsed.",
     401: "A token is required.",
+    403: "A page of another site made the request.",
     405: "This address does not accept this method.",
     408: "The body arrived too slowly.",
     413: "The body is too large.",
@@ -145,7 +146,8 @@ POST_PROBLEMS = (400, 408, 413, 415, 422, 429, 503, 504)
 def problems(*statuses: int) -> Responses:
     """Describe these statuses, and those of every address, for FastAPI's `responses`."""
     content = {"application/problem+json": {"schema": ProblemDocument.model_json_schema()}}
-    return {status: {"description": _PROBLEMS[status], "content": content} for status in (401, 405, 421, *statuses)}
+    everywhere = (400, 401, 403, 405, 421)
+    return {status: {"description": _PROBLEMS[status], "content": content} for status in (*everywhere, *statuses)}
 
 
 def responses(model: type[BaseModel], description: str, *statuses: int) -> Responses:

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,8 +25,8 @@ FAST_SECONDS = 0.005  # the longest that one batch may block the event loop
 Pixels = np.ndarray  # uint8 (B, C, height, width)
 
 
-def open_session(path: Path) -> Any:
-    """Open an ONNX Runtime session with one thread that does not spin while it waits."""
+def open_session(graph: bytes) -> Any:
+    """Open an ONNX Runtime session for a graph, with one thread that does not spin while it waits."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()
@@ -36,7 +35,7 @@ def open_session(path: Path) -> Any:
     options.add_session_config_entry("session.set_denormal_as_zero", "1")
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     ort.disable_telemetry_events()
-    return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
 
 
 @dataclass(eq=False)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import softmax
 
 from vitreous.config import ViTConfig
 from vitreous.serving.contract import WANTS, LookRequest
@@ -110,7 +109,7 @@ def look(model: ServedModel, inputs: LookInputs, check: Callable[[], None] = lam
     arrays = {name: value[0] for name, value in zip(outputs, values, strict=True)}
     found = {name: _shortened(array) if name in _LARGE else array for name, array in arrays.items() if name in keys}
     if "lens" in keys:
-        found["lens"] = softmax(arrays["lens"], axis=-1)
+        found["lens"] = _softmax(arrays["lens"])
     if "rollout" in keys:
         found["rollout"] = _rollout(arrays["attention"], config, inputs.token_mask)
     if "patch_removal" in keys:
@@ -128,20 +127,28 @@ def _shortened(values: np.ndarray) -> np.ndarray:
     return (np.round(wide * 10**places) / 10**places).astype(np.float32)
 
 
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    return powers / powers.sum(axis=-1, keepdims=True)
+
+
 def _rollout(attention: np.ndarray, config: ViTConfig, token_mask: np.ndarray | None) -> np.ndarray | None:
-    """Return (P,); None for sequence pooling, whose weights are not an output of the graph."""
+    """Return (P,); None for sequence pooling, whose weights are not an output of the graph.
+
+    As `inspection.attention.rollout`, without torch: the page asks for it with every stroke.
+    """
     if config.pool == "seq":
         return None
-    import torch
-
-    from vitreous.inspection.attention import rollout
-
+    identity = np.eye(attention.shape[-1], dtype=attention.dtype)
     if config.has_class_token:
-        readout = torch.eye(attention.shape[-1])[0]
+        row = identity[0]
     else:  # the mean of the remaining patches
-        kept = torch.ones(config.num_patches) if token_mask is None else torch.from_numpy(token_mask[0])
-        readout = kept / kept.sum()
-    return rollout(list(torch.from_numpy(attention)), readout)[int(config.has_class_token) :].numpy()
+        kept = np.ones(config.num_patches, attention.dtype) if token_mask is None else token_mask[0]
+        row = kept / kept.sum()
+    for layer in reversed(attention):
+        mixed = layer.mean(axis=0) + identity
+        row = row @ (mixed / mixed.sum(axis=-1, keepdims=True))
+    return row[int(config.has_class_token) :]
 
 
 def _patch_removal(
@@ -177,6 +184,7 @@ def _relevance(model: ServedModel, inputs: LookInputs) -> np.ndarray:
     image = model.run.preprocessing.to_input(torch.from_numpy(inputs.pixels.copy())[None])[0]
     head_mask = None if inputs.head_mask is None else torch.from_numpy(inputs.head_mask)
     patch_mask = None if inputs.token_mask is None else torch.from_numpy(inputs.token_mask) > 0.5
+    torch.set_flush_denormal(True)  # for this thread
     with torch.enable_grad():
         trace = forward_and_back(vit, image, inputs.relevance_class, head_mask=head_mask, patch_mask=patch_mask)
     layers = [layer[0] for layer in attention_layers(trace.taps, vit.config.depth)]

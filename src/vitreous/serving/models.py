@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitreous.config import ViTConfig
-from vitreous.export import onnx_for_serving
 from vitreous.export.catalog import Entry
+from vitreous.export.served_graphs import onnx_for_serving
 from vitreous.runs import BUNDLED, Run
 from vitreous.serving.engine import Engine, make_engine, open_session
 from vitreous.serving.limits import Limits
@@ -28,7 +27,6 @@ class ServedModel:
     run: Run
     entry: Entry
     engine: Engine
-    full_path: Path | None  # the graph with masks and intermediates; None: not a ViT
 
     @property
     def vit(self) -> ViTConfig | None:
@@ -37,9 +35,8 @@ class ServedModel:
 
     @cached_property
     def full(self) -> Any:
-        """The session of the full graph, opened when first needed."""
-        assert self.full_path is not None
-        return open_session(self.full_path)
+        """The session of the graph with masks and intermediates (ViTs only), opened when first needed."""
+        return open_session(onnx_for_serving(self.run, "full"))
 
     @cached_property
     def torch_model(self) -> nn.Module:
@@ -52,17 +49,9 @@ def input_shape(run: Run) -> tuple[int, int, int]:
     return (config.channels, *config.image_size)
 
 
-def export_for_serving(runs: Sequence[Run]) -> None:
-    """Export every graph to the cache, where the workers find it."""
-    for run in runs:
-        onnx_for_serving(run, full=False)
-        if isinstance(run.config.model, ViTConfig):
-            onnx_for_serving(run, full=True)
-
-
 def load_models(runs: Sequence[Run], limits: Limits, metrics: Metrics, *, show_paths: bool) -> dict[str, ServedModel]:
     """Load the graphs; `show_paths`: whether /v1/models names each run's folder, for the page's "copy as command"."""
-    sessions = [open_session(onnx_for_serving(run, full=False)) for run in runs]
+    sessions = [open_session(onnx_for_serving(run, "lean")) for run in runs]
     entries = entries_from_onnx(runs, [session.get_modelmeta().custom_metadata_map for session in sessions])
     models = {}
     for run, session, entry in zip(runs, sessions, entries, strict=True):
@@ -72,6 +61,5 @@ def load_models(runs: Sequence[Run], limits: Limits, metrics: Metrics, *, show_p
         # the attention of the article's ViT mixes the images of a batch, so each image runs alone
         own_limits = replace(limits, batch_images=1) if kind == "post-vit" else limits
         engine = make_engine(session, input_shape(run), own_limits, metrics.batch_images.observe)
-        full_path = onnx_for_serving(run, full=True) if kind == "vit" else None
-        models[entry["id"]] = ServedModel(entry["id"], run, entry, engine, full_path)
+        models[entry["id"]] = ServedModel(entry["id"], run, entry, engine)
     return models

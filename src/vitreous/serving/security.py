@@ -7,6 +7,8 @@ import contextlib
 import functools
 import hmac
 import ipaddress
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +17,12 @@ from vitreous.serving.responses import Problem
 
 SHORTEST_TOKEN = 16
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for health checks; they reveal nothing else
+#: Headers that are acted on here or by the application; with two values, a proxy may have acted on the other one.
+SINGLE = frozenset(
+    (b"host", b"origin", b"authorization", b"content-type", b"content-length", b"content-encoding",
+     b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest")
+)  # fmt: skip
+Headers = dict[bytes, bytes]
 
 CSP = (
     "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; img-src 'self' data: blob:; object-src 'none';"
@@ -34,6 +42,8 @@ HEADERS: tuple[tuple[bytes, bytes], ...] = (
 
 @functools.lru_cache(maxsize=256)
 def is_loopback(host: str) -> bool:
+    """Return whether a host name or address is this machine's own, in any spelling: LOCALHOST, localhost., [::1]."""
+    host = _canonical(host)
     if host == "localhost":
         return True
     try:
@@ -64,25 +74,86 @@ def check_exposure(host: str, token: str | None, no_auth: bool) -> None:
         )
 
 
+def single_headers(headers: Sequence[tuple[bytes, bytes]]) -> Headers:
+    """Return the headers by name; refuse a request that has one of `SINGLE` twice."""
+    by_name = dict(headers)
+    if len(by_name) < len(headers):
+        names = [name for name, _ in headers]
+        twice = next((name for name in SINGLE if names.count(name) > 1), None)
+        if twice is not None:
+            raise Problem(400, f"the request has more than one {twice.decode().title()} header; send one")
+    return by_name
+
+
 @dataclass(frozen=True)
 class Gate:
     """Decides which requests are served.
 
     `loopback_only` refuses other host names: a foreign page could point its own name at this machine (DNS rebinding).
+
+    Requests that pages of other sites make are refused, even though those pages could not read the responses: a
+    `no-cors` POST would still occupy the models. Browsers name the page's site in Sec-Fetch-Site and, for every POST,
+    in Origin; programs such as curl send neither and are served. Another port of this machine is another origin.
+
+    Following a link from another site to this page is allowed: the browser leaves the other page, the request is a GET,
+    which changes nothing, and neither frames (`frame-ancestors`) nor openers (COOP) can reach into the opened page.
+    Links to the API itself are refused: only programs have a use for it.
     """
 
     token: str | None = field(default=None, repr=False)
     loopback_only: bool = True
 
-    def check(self, path: str, host: bytes, authorization: bytes) -> None:
-        if self.loopback_only and not is_loopback(_without_port(host)):
+    def check(self, method: str, path: str, headers: Headers, http_version: str = "1.1") -> None:
+        host = headers.get(b"host")
+        if not host and http_version not in ("1.0", "1"):  # "1" is how granian writes it
+            raise Problem(400, "the request has no Host header, which HTTP/1.1 requires")
+        # HTTP/1.0 has no Host; no browser speaks it, so there is no foreign page to refuse
+        if self.loopback_only and host and not is_loopback(_without_port(host)):
             raise Problem(421, "this server is for this machine only; use the address localhost or 127.0.0.1")
+        if _is_foreign(headers) and not _opens_page(method, path, headers):
+            raise Problem(
+                403,
+                "requests from pages of other sites are refused; use this server's own page (a proxy before it must"
+                " pass on the Host header)",
+            )
+        authorization = headers.get(b"authorization", b"")
         if self.token is None or path in OPEN_PATHS:
             return
         if not hmac.compare_digest(_credential(authorization), self.token.encode()):
             challenges = ((b"www-authenticate", b'Basic realm="vitreous", charset="UTF-8"'),
                           (b"www-authenticate", b'Bearer realm="vitreous"'))  # fmt: skip
             raise Problem(401, "a token is required: send it as `Authorization: Bearer TOKEN`", challenges)
+
+
+def _is_foreign(headers: Headers) -> bool:
+    """Return whether a browser says that the request comes from a page of another origin."""
+    if headers.get(b"sec-fetch-site", b"none") not in (b"same-origin", b"none"):  # none: typed, or a bookmark
+        return True
+    origin = headers.get(b"origin")
+    if origin is None:
+        return False
+    scheme, _, authority = origin.decode("latin-1").partition("://")
+    port = {"http": ":80", "https": ":443"}.get(scheme)  # https: a proxy in front of this server decrypts
+    if port is None:  # "null" (a file, a sandboxed frame), or a browser extension
+        return True
+    own = headers.get(b"host", b"").decode("latin-1")
+    return _canonical(authority.removesuffix(port)) != _canonical(own.removesuffix(port))
+
+
+def _opens_page(method: str, path: str, headers: Headers) -> bool:
+    """Return whether the request is a plain navigation of the browser's window, other than to the API."""
+    return (
+        method in ("GET", "HEAD")
+        and headers.get(b"sec-fetch-mode") == b"navigate"
+        and headers.get(b"sec-fetch-dest") == b"document"
+        and b"origin" not in headers
+        and not path.startswith("/v1/")
+    )
+
+
+def _canonical(host: str) -> str:
+    """Return a host, with or without a port, in lower case and without the root's dot."""
+    return re.sub(r"\.(?=$|:\d+$)", "", host.lower())
 
 
 def _without_port(host: bytes) -> str:

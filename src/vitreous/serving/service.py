@@ -32,7 +32,7 @@ class Service:
         self._looking = Pool(1, limits.looks, "looking")
         self._stopping = False
         self.models_json = orjson.dumps(models_document([model.entry for model in models.values()]))
-        self.samples_json = orjson.dumps(sample_digits(run_for_samples([model.run for model in models.values()])))
+        self._samples_json = b""
         engines = [model.engine for model in models.values()]
         metrics.add_gauge("vitreous_waiting_images", "Queued images.", lambda: sum(one.waiting for one in engines))
         metrics.add_gauge("vitreous_body_bytes", "Bodies in memory.", lambda: self._bodies.total_bytes)
@@ -114,6 +114,15 @@ class Service:
         found = look.look(model, look.check_request(request, model, self.limits), check)
         contiguous = {key: None if array is None else np.ascontiguousarray(array) for key, array in found.items()}
         return orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY)
+
+    async def samples(self) -> bytes:
+        """Return the samples, read when they are first asked for: data sets are large."""
+        if not self._samples_json:
+            self._samples_json = await self._decoding.run(self._read_samples)
+        return self._samples_json
+
+    def _read_samples(self) -> bytes:
+        return orjson.dumps(sample_digits(run_for_samples([model.run for model in self.models.values()])))
 
     def readiness(self) -> bytes:
         if self._stopping:

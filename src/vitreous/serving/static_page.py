@@ -19,8 +19,9 @@ from pathlib import Path
 from vitreous.downloads import cache as sources
 from vitreous.downloads.cache import FileSet, PinnedFile
 from vitreous.downloads.origins import NpmPackage
+from vitreous.errors import ExportError
 from vitreous.export.catalog import model_ids, models_document, run_for_samples, sample_digits
-from vitreous.export.graph import ExportError, require_export_packages
+from vitreous.export.graph import require_export_packages
 from vitreous.export.onnx_files import Exported, export_onnx
 from vitreous.runs import Run
 from vitreous.serving.pages import entries_from_onnx, page_files

@@ -1,0 +1,33 @@
+"""Write the bundled models' graphs and samples again: `python -m vitreous.export.bundle`.
+
+Needed after new weights or a changed graph; tests/test_bundled.py notices.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+from vitreous.downloads.files import atomic_write_text
+from vitreous.export.catalog import BUNDLED_SAMPLES, digit_samples
+from vitreous.export.onnx_files import export_onnx
+from vitreous.export.served_graphs import graph_kinds, write_verified
+from vitreous.runs import BUNDLED, CONFIG, Run
+
+
+def bundle() -> None:
+    runs = [Run.open(config.parent) for config in sorted(BUNDLED.glob(f"*/{CONFIG}"))]
+    for run in runs:
+        for kind in graph_kinds(run):
+            with tempfile.TemporaryDirectory(prefix="vitreous-bundle-") as folder:
+                graph = export_onnx(run, Path(folder, "model.onnx"), full=kind == "full").path.read_bytes()
+            for old in run.path.glob(f"{kind}-*.onnx"):
+                old.unlink()
+            print(write_verified(run.path, kind, graph))
+    atomic_write_text(BUNDLED_SAMPLES, json.dumps(digit_samples(runs[0])) + "\n")
+    print(BUNDLED_SAMPLES)
+
+
+if __name__ == "__main__":
+    bundle()
