@@ -27,7 +27,7 @@ from vitreous.config import ModelConfig, ViTConfig
 from vitreous.config.presets import preset
 from vitreous.models.summary import count_flops, count_parameters_of
 from vitreous.runs import Run
-from vitreous.studies.grid import same_training
+from vitreous.training.restart import same_training
 
 
 @dataclass(frozen=True)

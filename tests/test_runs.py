@@ -13,8 +13,8 @@ from vitreous.data.datasets import load_dataset
 from vitreous.errors import ConfigError, DataError, RunError
 from vitreous.evaluation.prediction import evaluate_run
 from vitreous.runs import FORMAT, ResumePoint, Run, free_folder, is_run, new_run_path
-from vitreous.studies.grid import same_training
 from vitreous.training.loop import fit
+from vitreous.training.restart import same_training
 from vitreous.training.setup import fit_to_data
 
 

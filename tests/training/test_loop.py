@@ -277,11 +277,11 @@ def test_processes_share_what_few_images_there_are():
 
 
 def test_what_cannot_fit_into_memory_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(hardware, "memory_bytes", lambda: 10**6)
+    monkeypatch.setattr(hardware, "free_memory", lambda: 10**6)
     with pytest.raises(ConfigError, match=r"patches of 7×7 are 17 tokens each, and 64 of them need more than .* GB"):
         fit(small(), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
-    monkeypatch.setattr(hardware, "memory_bytes", lambda: None)  # a machine that does not say
+    monkeypatch.setattr(hardware, "free_memory", lambda: None)  # a machine that does not say
     fit(small("train.epochs=0.1"), tmp_path / "run", progress=False)
 
 
@@ -385,7 +385,7 @@ def test_the_group_ends_though_a_model_outlives_it(tmp_path):
     """As an exception's traceback lets it. Gloo's threads would end with the model, and now and then never."""
     torchrun(
         "import torch; from vitreous.training import distributed\n"
-        "with distributed.group() as group:\n"
+        "with distributed.group(60) as group:\n"
         "    model = group.wrap(torch.nn.Linear(2, 2))\n"
         "    model(torch.ones(1, 2)).sum().backward()\n"
         "    assert group.sum([1.0]) == [2.0]\n",

@@ -42,6 +42,7 @@ def train(
     from vitreous.runs import Run
     from vitreous.training.launch import is_launched, run_in_processes
     from vitreous.training.loop import fit
+    from vitreous.training.lost_ranks import RankLost
 
     flags = {
         "train.epochs": epochs,
@@ -68,7 +69,12 @@ def train(
         config = configure(preset, file=config_file, settings=settings, data=data, seed=seed)
     if processes > 1 and not is_launched(processes):
         raise Exit(run_in_processes(processes, sys.argv[1:]))
-    run = fit(config, out, resume=resume, device=device, tensorboard=tensorboard)
+    try:
+        run = fit(config, out, resume=resume, device=device, tensorboard=tensorboard)
+    except RankLost as lost:
+        if lost.is_reported:
+            raise Exit(lost.exit_code) from None
+        raise
     if os.environ.get("RANK", "0") == "0":
         test = run.test_results
         accuracy = f"{test.accuracy:.2%} on the test set ({test.correct} of {test.count})"

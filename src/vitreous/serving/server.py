@@ -80,8 +80,8 @@ def _resolve(host: str, port: int) -> tuple[str, int]:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
             return probe.getsockname()[:2]
-    except OSError as error:
-        reason = error.strerror or error
+    except (OSError, ValueError) as error:  # ValueError: no host can have this name
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot listen on {host}:{port}: {reason}; choose another --port or --host") from None
 
 
@@ -143,6 +143,7 @@ def _run_granian(loader: Callable[[], Application], ip_address: str, port: int, 
 
     # threads, such as those of `_announce` and of ONNX Runtime, do not survive a fork
     multiprocessing.set_start_method("spawn", force=True)
+    os.environ["PYTHONSAFEPATH"] = "1"  # or a worker imports from the current folder before it takes over our sys.path
     server = Server(
         "vitreous.serving.server",  # not imported: the loader below makes the application
         address=ip_address,

@@ -8,6 +8,7 @@ from vitreous.config import Config
 from vitreous.errors import RunError
 from vitreous.runs import CONFIG, Run, load_run_data
 from vitreous.training.loop import fit
+from vitreous.training.restart import same_training
 
 
 def train_or_reuse(config: Config, path: Path, device: str, progress: bool) -> Run:
@@ -21,12 +22,3 @@ def train_or_reuse(config: Config, path: Path, device: str, progress: bool) -> R
         return fit(config, path, resume=True, device=device, progress=progress)
     load_run_data(run)  # raises where the data changed: its figures would stand beside those of other images
     return run
-
-
-def same_training(done: Config, asked: Config) -> bool:
-    """Return whether a run was configured as asked; fields that the data or the weights determine are ignored."""
-    if done.model.kind != asked.model.kind:
-        return False
-    determined = {name: getattr(done.model, name) for name in ("image_size", "channels", "num_classes")}
-    model = done.model if asked.start.weights else asked.model.replace(**determined)
-    return asked.replace(model=model) == done

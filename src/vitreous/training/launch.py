@@ -8,16 +8,22 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 
-from vitreous.errors import ConfigError
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-_GRACE_SECONDS = 10.0  # for the others to save or to notice, once one has ended
+from vitreous import hardware
+from vitreous.errors import ConfigError
+from vitreous.training.distributed import RESUME_COMMAND, of_this_start
+from vitreous.training.lost_ranks import EXIT_CODE, GRACE_SECONDS, LAUNCHER, RankLost, how_to_go_on
+
+_COMMAND = (sys.executable, "-P", "-m", "vitreous")  # -P: no modules from the current folder
+_PROCESSES_PER_CORE = 4  # more only take turns
+_PROCESS_BYTES = 350e6  # before the data
 
 
 def is_launched(count: int) -> bool:
@@ -32,35 +38,69 @@ def is_launched(count: int) -> bool:
 
 
 def run_in_processes(count: int, arguments: list[str]) -> int:
-    """Run `vitreous ARGUMENTS` as ranks 0 to count - 1; return 0, or the failing rank's exit code."""
+    """Run `vitreous ARGUMENTS` as ranks 0 to count - 1; return 0, or the exit code of one that reported its reason.
+
+    Raise RankLost if one ended without a reason of its own.
+    """
+    _check_count(count)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    environment = {
+        **os.environ, LAUNCHER: str(os.getpid()), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the ranks meet here instead of at rank 0, which may be lost
+    }  # fmt: skip
     with contextlib.ExitStack() as stack:
         # the other ranks repeat rank 0's messages, so theirs are only shown where one of them is the reason to stop
         messages = [None, *(stack.enter_context(tempfile.TemporaryFile()) for _ in range(1, count))]
-        command, environment = [sys.executable, "-m", "vitreous", *arguments], _environment(count)
         ranks = [
             subprocess.Popen(
-                command, env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}, stderr=messages[rank],
-                stdout=None if rank == 0 else subprocess.DEVNULL,
+                [*_COMMAND, *arguments], env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                stderr=messages[rank], stdout=None if rank == 0 else subprocess.DEVNULL,
             )
             for rank in range(count)
         ]  # fmt: skip
         with _forwarding(ranks):
-            failed = _wait(ranks)
-        if failed is None:
+            killed = _wait(ranks)
+        failed = {rank: process.returncode for rank, process in enumerate(ranks) if process.returncode}
+        if not failed:
             return 0
-        if (message := messages[failed]) is not None:
+        # not one that only noticed that another was lost (EXIT_CODE), or was killed for not noticing
+        reason = min(failed, key=lambda rank: (failed[rank] == EXIT_CODE, rank in killed, rank))
+        if (message := messages[reason]) is not None:
             message.seek(0)
             sys.stderr.write(message.read().decode(errors="replace"))
-    code = ranks[failed].returncode
-    return code if code > 0 else 128 - code  # ended by a signal: as shells report it
+    code = failed[reason]
+    if code not in (1, EXIT_CODE) and code > 0:  # 1: a traceback, which does not say how to go on
+        return code
+    what = f"rank {reason} of {count} {_how_it_ended(code)}"
+    if code == EXIT_CODE or reason in killed:
+        lost, code = f"rank {reason}" if reason in killed else "each other", EXIT_CODE
+        what = f"the {count} processes waited for {lost} longer than train.timeout_seconds"
+    notes = of_this_start(store)
+    command = notes.get(RESUME_COMMAND).decode() if notes.check([RESUME_COMMAND]) else ""
+    exit_code = code if code > 0 else 128 - code  # ended by a signal: as shells report it
+    raise RankLost(f"{what}, so the training stopped; {how_to_go_on(command)}", exit_code=exit_code)
 
 
-def _environment(count: int) -> dict[str, str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    rendezvous = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return {**os.environ, **rendezvous, "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+def _how_it_ended(code: int) -> str:
+    if code > 0:
+        return f"ended with exit code {code}"
+    if -code not in set(signal.Signals):
+        return f"was ended by signal {-code}"
+    memory = " (often the system, short of memory)" if -code == signal.SIGKILL else ""
+    return f"was ended by {signal.Signals(-code).name}{memory}"
+
+
+def _check_count(count: int) -> None:
+    """Refuse more processes than this machine can run, before they use up its memory."""
+    cores, memory = hardware.available_cores(), hardware.free_memory() or float("inf")
+    most = int(min(_PROCESSES_PER_CORE * cores, memory // _PROCESS_BYTES))
+    if count > most:
+        raise ConfigError(
+            f"--processes {count} is more than this machine can run: at most {max(1, most)} on {cores} cores and"
+            f" {memory / 1e9:.1f} GB of free memory (each takes {_PROCESS_BYTES / 1e6:.0f} MB before the data);"
+            f" --processes {cores} uses every core, and torchrun several machines"
+        )
 
 
 @contextlib.contextmanager
@@ -82,16 +122,16 @@ def _forwarding(ranks: list[subprocess.Popen[bytes]]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _wait(ranks: list[subprocess.Popen[bytes]]) -> int | None:
-    """Wait for all ranks; return the one whose failure explains the others', or None."""
+def _wait(ranks: list[subprocess.Popen[bytes]]) -> set[int]:
+    """Wait for all ranks; return those that were killed, because they went on long after another had failed."""
+    killed: set[int] = set()
     deadline = float("inf")
-    while any(rank.poll() is None for rank in ranks):
-        if any(rank.poll() for rank in ranks):
-            deadline = min(deadline, time.monotonic() + _GRACE_SECONDS)
+    while running := {number for number, rank in enumerate(ranks) if rank.poll() is None}:
+        if any(rank.returncode for rank in ranks):
+            deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
         if time.monotonic() > deadline:
-            for rank in ranks:
-                rank.kill()
+            killed |= running
+            for number in running:
+                ranks[number].kill()
         time.sleep(0.05)
-    failed = [number for number, rank in enumerate(ranks) if rank.returncode]
-    # a rank that lost the others ends with a traceback (1) or is killed; the one they lost has a code of its own
-    return min(failed, key=lambda number: (ranks[number].returncode in (1, -signal.SIGKILL), number), default=None)
+    return killed

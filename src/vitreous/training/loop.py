@@ -27,6 +27,7 @@ from vitreous.evaluation.prediction import Evaluation, compute_logits
 from vitreous.runs import CONFIG, ResumePoint, Run, TestResults
 from vitreous.training import distributed
 from vitreous.training.progress import Progress, make_progress
+from vitreous.training.restart import run_to_restart
 from vitreous.training.setup import open_or_create
 from vitreous.training.step import Stepper, Weights
 
@@ -51,9 +52,12 @@ def fit(
 ) -> Run:
     """Train `config` into the run folder `out` (default: runs/DATA-NAME).
 
-    With `resume`, `out` is an unfinished run: it keeps its own configuration and goes on where it stopped.
+    With `resume`, `out` is an unfinished run: it keeps its own configuration and goes on where it stopped. So does a
+    job that torchrun restarts (`run_to_restart`).
     """
-    with distributed.group() as group:
+    with distributed.group(config.train.timeout_seconds) as group:
+        if not resume and (begun := group.broadcast(run_to_restart(config, out) if group.is_main else None)):
+            out, resume = begun, True
         tensorboard = tensorboard and group.is_main
         if tensorboard:
             require_packages("tensorboard", extra="tensorboard", needed_for="--tensorboard")
@@ -99,6 +103,7 @@ class Trainer:
                 f"{str(run.path)!r} was started with {self.resolved.world_size} processes, not {group.world_size}:"
                 f" resume with --processes {self.resolved.world_size}, or torchrun"
             )
+        group.announce(run.path)
         hardware.prepare(self.resolved.threads)
         self.stepper = Stepper(self.config, dataset, run.preprocessing, self.resolved, group, weights)
         self.sampler = BatchSampler(
@@ -132,10 +137,8 @@ class Trainer:
                 if stop or (done < total and due):
                     self._save(done)
                 if stop:
-                    together = f" --processes {self.group.world_size}" if self.group.world_size > 1 else ""
                     raise TrainingInterrupted(
-                        f"stopped at step {done} of {total} and saved;"
-                        f" go on with: vitreous train --resume{together} -o {self.run.path}",
+                        f"stopped at step {done} of {total} and saved; go on with: {self.group.resume_command}",
                         signals.received or signal.SIGTERM,
                     )
         self._finish(progress)
