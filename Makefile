@@ -5,13 +5,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-slow check check-page setup clean help
+.PHONY: demo test test-package test-page test-slow attacks fresh check check-page setup clean help
 
 help:
 	@echo "make demo       train a ViT and a CNN on MNIST and write the comparison (about 4 minutes on two cores)"
 	@echo "make setup      only install, into .venv (another Python: make setup PYTHON=python3.11)"
 	@echo "make test       set up everything, then run the tests"
 	@echo "make test-slow  the tests that take minutes each"
+	@echo "make fresh      make demo and make test on a bare Debian in a folder (needs root; one of them: ONLY=demo)"
+	@echo "make attacks    hostile inputs, damage and kills; rewrites the table of docs/reliability.md (at most 15 minutes)"
 	@echo "make check      ruff and mypy; make check-page: the page's JavaScript (needs npm)"
 	@echo "make clean      remove the environment and caches (runs/ stays)"
 
@@ -36,13 +38,27 @@ setup: $(VENV)/.base
 demo: $(VENV)/.base
 	@$(BIN)/python -m vitreous demo
 
+# The page's tests mostly wait for the browser, so they run beside the others; in a process of their own, because
+# playwright keeps an event loop running and other tests could not start theirs.
 test: $(VENV)/.dev
+	@$(MAKE) --no-print-directory -j2 test-package test-page
+
+test-package: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" --ignore tests/page
-# in its own process: playwright keeps an event loop running, so other tests could not start theirs
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" tests/page
+
+test-page: $(VENV)/.dev
+	@log=$$(mktemp); OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" tests/page >$$log 2>&1; code=$$?; \
+	  echo; cat $$log; rm -f $$log; exit $$code
 
 test-slow: $(VENV)/.dev
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow
+
+# no fonts, browser, npm or git identity, another locale, a read-only HOME, one core: what a full machine hides
+fresh:
+	@ONLY="$(ONLY)" LOCALE="$(LOCALE)" .ci/fresh
+
+attacks: $(VENV)/.dev
+	@$(BIN)/python -m attacks
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff check .

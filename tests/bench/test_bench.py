@@ -61,7 +61,7 @@ def test_report_has_ratios_and_rows(tmp_path: Path) -> None:
     written = json.loads((tmp_path / "r.json").read_text())
     assert written["ratios"] == {"speed": 2.0}
     assert written["rows"] == [{"table": "T", "x": 1.0}]
-    assert "| 1.0 | – |" in (tmp_path / "d.md").read_text()
+    assert "| 1.0 | – |" in (tmp_path / "d.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

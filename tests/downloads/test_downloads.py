@@ -98,6 +98,21 @@ def names_in(folder: Path) -> set[str]:
 # --- atomic writes -----------------------------------------------------------------------------------------------
 
 
+def test_atomic_write_never_replaces_a_pipe_a_device_or_a_folder(tmp_path: Path) -> None:
+    """Root may rename a file over /dev/null; the node here is a pipe, which nobody misses."""
+    pipe, link, stream = tmp_path / "pipe", tmp_path / "link", tmp_path / "stream"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    stream.symlink_to("/proc/self/fd/0")  # as /dev/stdin
+    for path in (pipe, link, stream, tmp_path, Path("."), Path("/")):
+        with pytest.raises(OSError, match="it is a"):
+            atomic_write_bytes(path, b"new")
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert stream.is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "stream"]
+
+
 def test_atomic_write_replaces_and_keeps_the_mode(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text("old")
@@ -169,6 +184,15 @@ def test_verify_rehashes_files_of_unchanged_size_and_time(server: Server) -> Non
     assert verify(files) == {"file.bin": "missing"}
 
 
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"\xff", b"[1]", b'{"file.bin": null}'])
+def test_damaged_stamps_mean_hashing_again(server: Server, content: bytes) -> None:
+    server.responses["/file.bin.gz"] = GOOD
+    files = file_set(Mirror(server.url))
+    (ensure(files) / ".verified.json").write_bytes(content)
+    assert is_cached(files)
+    assert read(files, "file.bin") == CONTENT
+
+
 def decay(path: Path) -> None:
     """Flip a bit, as a disk does: the size and the modification time stay."""
     before, content = path.stat(), path.read_bytes()
@@ -199,7 +223,7 @@ def test_a_damaged_file_that_cannot_be_fetched_again_is_a_sentence(
     decay(path)
     monkeypatch.setattr(cache_module, "_hashed_here", {})
     server.responses.clear()
-    with pytest.raises(DataError, match=r"could not fetch 'set' to replace file\.bin, damaged in the cache; tried:"):
+    with pytest.raises(DataError, match=r"could not fetch 'set' to replace file\.bin, damaged in the cache; tried"):
         read(files, "file.bin")
     monkeypatch.setattr(cache_module, "ensure", lambda files: files.folder)  # as in a cache that cannot be written
     with pytest.raises(DataError, match=r"file\.bin is damaged \(its SHA-256 .* set VITREOUS_CACHE to another folder"):
@@ -361,7 +385,35 @@ def test_the_environment_sets_the_cache_folder(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert cache_dir() == tmp_path / "vitreous"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_dir() == Path("~/.cache/vitreous").expanduser()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_dir() == tmp_path / ".cache" / "vitreous"
+
+
+@pytest.mark.parametrize("home", ["{tmp}/file", "~nosuchuser"])
+def test_a_cache_that_cannot_be_made_is_replaced_with_one_note(home, server, tmp_path, monkeypatch, capsys):
+    """A read-only HOME, here a file in its place (root may write everywhere), and a user without a home."""
+    (tmp_path / "file").touch()
+    monkeypatch.delenv("VITREOUS_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", home.format(tmp=tmp_path))
+    server.responses["/file.bin.gz"] = GOOD
+    files = file_set(Mirror(server.url))
+    assert fetched(files) == CONTENT
+    assert cache_dir() == files.folder.parent == Path(os.environ["VITREOUS_CACHE"])
+    assert capsys.readouterr().err.count("cannot be made, so a temporary folder takes its place") == 1
+
+
+def test_a_read_only_cache_is_still_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "vitreous").mkdir()
+    monkeypatch.delenv("VITREOUS_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert cache_dir() == tmp_path / "vitreous"
+
+
+def test_the_home_of_a_user_who_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VITREOUS_CACHE", "~nosuchuser/cache")
+    with pytest.raises(DataError, match="VITREOUS_CACHE is ~nosuchuser/cache, and there is no such home"):
+        cache_dir()
 
 
 # --- archives ----------------------------------------------------------------------------------------------------

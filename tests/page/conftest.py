@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
+NO_BROWSER = "the page is tested in a browser, and none is installed: `apt-get install chromium`"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 CSP = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'"
 SERVE = """
@@ -55,23 +56,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("page"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
+    """Give all tests skipped for want of a browser one place, so that the summary has one line and not one for each."""
+    report = yield
+    if report.skipped and isinstance(report.longrepr, tuple) and NO_BROWSER in report.longrepr[2]:
+        report.longrepr = (__file__, None, NO_BROWSER)
+    return report
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     sync_api = pytest.importorskip("playwright.sync_api", reason="pip install -c constraints.txt playwright")
     found = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
     if found is None:
-        pytest.skip("no browser is installed: apt-get install chromium")
+        pytest.skip(NO_BROWSER)
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
         yield browser
         browser.close()
 
 
-# --- models -----------------------------------------------------------------------------------------------------------
+# --- models: they ask for the browser, so that nothing is trained where there is none ---------------------------------
 
 
 @pytest.fixture(scope="session")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+def runs(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     """A ViT and a CNN trained for a few seconds on scikit-learn's digits: accurate on most drawings."""
     from vitreous.training.loop import fit
 
@@ -87,7 +97,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 
 @pytest.fixture(scope="session")
-def mixed_runs(tmp_path_factory: pytest.TempPathFactory, randomise: Any) -> list[Run]:
+def mixed_runs(browser: Browser, tmp_path_factory: pytest.TempPathFactory, randomise: Any) -> list[Run]:
     """Untrained models: the first does not fit the page, and the last has other classes than the rest."""
     tiny: dict[str, Any] = {"dim": 16, "mlp_dim": 24, "zero_head": False}
     cnn = CNNConfig(conv_channels=(4, 8), hidden=16)

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from vitreous.comparison.results import ModelResult, ModelSummary
 from vitreous.reports.colors import ModelStyle, light
 from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
-from vitreous.reports.formats import join, percent, percent_decimals, shorten
+from vitreous.reports.formats import join, percent, percent_decimals
+from vitreous.reports.text_width import shorten_to, text_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 #: CSS pixels: two fit side by side on a desktop screen, and one stays readable on a phone.
 WIDTH, HEIGHT = 496, 352
+_FONT_SIZE = 9  # points, as in the style
+_LONGEST_LABEL, _LONGEST_IN_LEGEND = 224, 136  # CSS pixels of a model's name
 _MOST_POINTS = 160
 _LOG_FROM_RATIO = 8.0
 _ERROR_TICKS = [0.9, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005, 0.0002, 0.0001]
@@ -51,11 +54,11 @@ def draw_accuracy(models: Sequence[ModelSummary], styles: Styles) -> DrawnFigure
         low, high = axes.get_xlim()
         axes.set_xlim(low, min(high, 1.0 + 0.02 * (1.0 - low)))
         for row, model in enumerate(models):
-            value, name = model.accuracy.value, shorten(model.name, 24)
-            _label(axes, f"{name}  {percent(value, decimals)}", value, row, 9, weight="bold")
+            value, name = model.accuracy.value, shorten_to(model.name, _LONGEST_LABEL, _FONT_SIZE, bold=True)
+            _label(axes, f"{name}  {percent(value, decimals)}", value, row, 9, bold=True)
             if model.published:
                 value = float(model.published["accuracy"])
-                _label(axes, f"published {percent(value, 2)}", value, row, -15, color=light("ink-soft"))
+                _label(axes, f"published {percent(value, 2)}", value, row, -15, color="ink-soft")
         axes.locator_params(axis="x", nbins=5, steps=[1, 2, 5, 10])
         axes.xaxis.set_major_formatter(lambda value, _: tick_percent(value))
         axes.set_xlabel("test accuracy, with its 95 % interval")
@@ -80,14 +83,17 @@ def _draw_interval(axes: Axes, row: int, model: ModelSummary, style: ModelStyle)
         axes.plot([value], [row], style.marker, color="none", markeredgecolor=light("ink-soft"), markersize=7)
 
 
-def _label(axes: Axes, text: str, x: float, row: int, offset: int, **look: Any) -> None:
+def _label(axes: Axes, text: str, x: float, row: int, offset: int, bold: bool = False, color: str = "ink") -> None:
     """Centre a label on its mark, or align it with the mark where it would leave the figure."""
     low, high = axes.get_xlim()
     place = (x - low) / (high - low)
-    half = 0.5 * len(text) * 8 / WIDTH  # bold DejaVu Sans: about 8 pixels per letter
+    half = 0.5 * text_width(text, _FONT_SIZE, bold) / WIDTH
     side = "left" if place < half else "right" if place > 1 - half else "center"
     shift = {"left": -4, "right": 4, "center": 0}[side]
-    axes.annotate(text, (x, row), (shift, offset), textcoords="offset points", ha=side, **look)
+    axes.annotate(
+        text, (x, row), (shift, offset), textcoords="offset points", ha=side, color=light(color),
+        weight="bold" if bold else "normal",
+    )  # fmt: skip
 
 
 # --- loss --------------------------------------------------------------------------------------------------
@@ -243,12 +249,12 @@ def _legend(figure: Figure, models: Sequence[ModelSummary], styles: Styles, stro
 
     handles = []
     for model in models:
-        style, label = styles[model.name], shorten(model.name, 18)
+        style, label = styles[model.name], shorten_to(model.name, _LONGEST_IN_LEGEND, _FONT_SIZE)
         handles.append(Line2D([], [], color=style.color, marker=style.marker, label=label, linewidth=0, markersize=6))
     for label, width in strokes.items():
         handles.append(Line2D([], [], color=light("ink-soft"), label=label, linewidth=width))
-    longest = max(len(str(handle.get_label())) for handle in handles)
+    widest = max(text_width(str(handle.get_label()), _FONT_SIZE) for handle in handles)
     figure.legend(
-        handles=handles, loc="outside upper left", ncols=min(4, WIDTH // (45 + 7 * longest)), handletextpad=0.4,
+        handles=handles, loc="outside upper left", ncols=min(4, int(WIDTH // (45 + widest))), handletextpad=0.4,
         handlelength=1.5, columnspacing=1.4, borderaxespad=0.2,
     )  # fmt: skip

@@ -7,6 +7,7 @@ disks decay.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import gzip
@@ -90,9 +91,31 @@ class FileSet:
 
 
 def cache_dir() -> Path:
-    if chosen := os.environ.get("VITREOUS_CACHE"):
-        return Path(chosen).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "vitreous"
+    """Return VITREOUS_CACHE, else the user's cache; where that is missing and cannot be made, a temporary folder."""
+    chosen = os.environ.get("VITREOUS_CACHE")
+    place = chosen or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/vitreous"
+    try:
+        folder = Path(place).expanduser()
+    except RuntimeError:  # ~ of a user without a home
+        if chosen:
+            raise DataError(f"VITREOUS_CACHE is {chosen}, and there is no such home: name another folder") from None
+        return _temporary_cache(place)
+    nearest = next(path for path in (folder, *folder.parents) if os.path.exists(path))
+    # a cache that is there is used even where it is read-only: its files may be all that is needed
+    usable = chosen or nearest == folder or (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK))
+    return folder if usable else _temporary_cache(place)
+
+
+def _temporary_cache(wanted: str) -> Path:
+    """Return a folder for this process and its children, which find it in VITREOUS_CACHE; it is removed at exit."""
+    folder = tempfile.mkdtemp(prefix="vitreous-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    os.environ["VITREOUS_CACHE"] = folder
+    sys.stderr.write(
+        f"vitreous: the cache {wanted} cannot be made, so a temporary folder takes its place;"
+        " set VITREOUS_CACHE to a folder that lasts\n"
+    )
+    return Path(folder)
 
 
 # --- what is cached ----------------------------------------------------------------------------------------------
@@ -150,7 +173,7 @@ def _stamp(path: Path, file: PinnedFile) -> list[object]:
 def _read_stamps(path: Path) -> Stamps:
     try:
         stamps = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):  # damaged: the files are hashed again
         return {}
     return stamps if isinstance(stamps, dict) else {}
 
@@ -243,13 +266,13 @@ def _fetch(files: FileSet, missing: list[PinnedFile]) -> None:
                 missing = _missing(files)
                 if not missing:
                     return
-            failures += f"\n  - {origin.title}: {reason or 'lacks ' + ', '.join(file.name for file in missing)}"
+            failures += f" {origin.title}: {reason or 'lacks ' + ', '.join(file.name for file in missing)};"
     names = ", ".join(file.name for file in missing)
     damaged = [file.name for file in missing if (files.folder / file.name).is_file()]
     damage = f" to replace {', '.join(damaged)}, damaged in the cache" if damaged else ""
     raise DataError(
-        f"could not fetch {files.name!r}{damage}; tried:{failures}\n"
-        f"To continue without a network, put {names} into {files.folder} by hand{files.by_hand}."
+        f"could not fetch {files.name!r}{damage}; tried{failures} to continue without a network, put {names} into"
+        f" {files.folder} by hand{files.by_hand}."
     )
 
 

@@ -20,6 +20,7 @@ from vitreous.inspection.subject import Subject
 from vitreous.reports.colors import light
 from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
 from vitreous.reports.formats import number, percent
+from vitreous.reports.text_width import shorten_to
 from vitreous.reports.tiles import displayable
 
 #: Lines differ in dash and marker as well as in colour.
@@ -52,7 +53,8 @@ def _draw_maps(subject: Subject, class_names: Sequence[str]) -> DrawnFigure:
         lines = (drawn.kind.title, f"gain {number(score.gain, '.2f')}, {verdict}")
         picture = pictures.map_picture(drawn, subject.brightness, result.cells)
         tiles.append(Tile(picture, lines, result.cells, drawn.signed))
-    return draw_sheet("maps", f"Maps for “{target}”, ranked by insertion − deletion", tiles, columns=5)
+    title = f"Maps for “{shorten_to(target, 320, 9)}”, ranked by insertion − deletion"
+    return draw_sheet("maps", title, tiles, columns=5)
 
 
 def _draw_heads(subject: Subject) -> Iterator[DrawnFigure]:

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
+from math import ceil
 from typing import NamedTuple
 
 import numpy as np
 from markupsafe import escape
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from vitreous.inspection.cells import Array, Cells
 from vitreous.inspection.pictures import Picture, border_path, color_values, data_uri
 from vitreous.reports.colors import light
 from vitreous.reports.figures import DrawnFigure
 from vitreous.reports.formats import number, percent
+from vitreous.reports.text_width import figure_font, shorten_to, text_width
 
 _GAP, _MARGIN, _LINE, _FONT = 16, 16, 16, 12
+_POINTS = 9  # of _FONT
+_LONGEST_TITLE, _LONGEST_ROW_NAME = 480, 176
 _DENSITY = 2  # PNG pixels per CSS pixel
 _CELL = (64, 26)  # size of a table cell
 
@@ -39,18 +41,21 @@ class _Canvas:
     """Draws the same content into an SVG and a PNG."""
 
     def __init__(self, width: int, height: int, title: str):
+        width = max(width, min(_LONGEST_TITLE, ceil(text_width(title, _POINTS))) + 2 * _MARGIN)
         self.svg = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-            f' font-family="Helvetica, Arial, sans-serif" font-size="{_FONT}">'
+            f' font-family="DejaVu Sans, sans-serif" font-size="{_FONT}">'
             f'<rect width="100%" height="100%" fill="{light("paper")}"/>'
         ]
         self.png = Image.new("RGB", (width * _DENSITY, height * _DENSITY), light("paper"))
         self.draw = ImageDraw.Draw(self.png, "RGBA")
-        self.text(_MARGIN, _MARGIN, title, "ink")
+        self.text(_MARGIN, _MARGIN, title, "ink", width - 2 * _MARGIN)
 
-    def text(self, x: int, y: int, text: str, color: str) -> None:
+    def text(self, x: int, y: int, text: str, color: str, width: int) -> None:
+        """Write one line, shortened to `width`."""
+        text = shorten_to(text, width, _POINTS)
         self.svg.append(f'<text x="{x}" y="{y + _FONT}" fill="{light(color)}">{escape(text)}</text>')
-        self.draw.text((x * _DENSITY, y * _DENSITY), text, font=_font(), fill=light(color))
+        self.draw.text((x * _DENSITY, y * _DENSITY), text, font=figure_font(11 * _DENSITY), fill=light(color))
 
     def rectangle(self, x: int, y: int, width: int, height: int, color: str) -> None:
         self.svg.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{color}"/>')
@@ -95,7 +100,7 @@ def draw_sheet(name: str, title: str, tiles: Sequence[Tile], columns: int, width
         if tile.cells is not None:
             canvas.borders(x, y, width, height, tile.cells, tile.on_white)
         for i, line in enumerate(tile.lines):
-            canvas.text(x, y + height + _LINE * i + 2, line, "ink-soft" if i else "ink")
+            canvas.text(x, y + height + _LINE * i + 2, line, "ink-soft" if i else "ink", width + _GAP // 2)
     return canvas.finish(name)
 
 
@@ -105,25 +110,18 @@ def draw_table(
     """Draw numbers (rows, columns) on colours: signed values, or shares from 0 to 1."""
     colors = color_values(values / (np.abs(values).max() or 1.0) if signed else values, signed=signed)
     wide, tall = _CELL
-    left = _MARGIN + 16 + max(len(row) for row in rows) * _FONT * 6 // 10
+    name_width = min(_LONGEST_ROW_NAME, ceil(max(text_width(row, _POINTS) for row in rows)))
+    left = _MARGIN + name_width + _GAP
     top = _MARGIN + 3 * _LINE
     canvas = _Canvas(left + len(columns) * wide + _MARGIN, top + len(rows) * tall + _MARGIN, title)
     for c, column in enumerate(columns):
-        canvas.text(left + 6 + c * wide, top - _LINE - 4, column, "ink-soft")
+        canvas.text(left + 6 + c * wide, top - _LINE - 4, column, "ink-soft", wide - 6)
     for r, row in enumerate(rows):
-        canvas.text(_MARGIN, top + 6 + r * tall, row, "ink")
+        canvas.text(_MARGIN, top + 6 + r * tall, row, "ink", name_width)
     for (r, c), value in np.ndenumerate(values):
         x, y = left + c * wide, top + r * tall
         canvas.rectangle(x, y, wide - 2, tall - 2, "#" + bytes(colors[r, c]).hex())
         if signed or value >= 0.005:
             text = number(float(value), "+.2f") if signed else percent(float(value), 0)
-            canvas.text(x + 6, y + 6, text, "ink" if signed or value >= 0.5 else "paper")
+            canvas.text(x + 6, y + 6, text, "ink" if signed or value >= 0.5 else "paper", wide - 6)
     return canvas.finish(name)
-
-
-@cache
-def _font() -> ImageFont.FreeTypeFont:
-    """Return DejaVu Sans from matplotlib, which has −, ≥ and most scripts; Pillow's own font does not."""
-    import matplotlib
-
-    return ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", 11 * _DENSITY)

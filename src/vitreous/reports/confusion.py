@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vitreous.reports.colors import AMOUNT_STEPS, amount_colors, light
 from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
 from vitreous.reports.formats import join, mean_count, shorten
+from vitreous.reports.text_width import shorten_to, text_width
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,8 +23,8 @@ Counts = NDArray[np.float64]  # row: label; column: prediction; means over seeds
 #: Up to here every cell carries its number; up to the next, colour only; beyond, the commonest confusions as bars.
 _MOST_NUMBERED, MOST_DRAWN, _MOST_BARS = 12, 30, 15
 _WIDTH = 496  # CSS pixels
-_LONGEST_NAME = 14
-_NARROW_COLUMN_NAME = 2  # longer names are written vertically above their column
+_LONGEST_NAME, _LONGEST_BAR_NAME = 112, 216  # CSS pixels
+_LONGEST_IN_TEXT = 28  # letters
 
 
 def commonest_confusions(counts: Counts, class_names: Sequence[str], most: int) -> list[tuple[str, str, float]]:
@@ -49,12 +50,12 @@ def draw_confusion(
     seeds: int = 1,
 ) -> DrawnFigure:
     """Draw one model's confusions; figures with the same `scale_end` (a count) can be compared by colour."""
-    names = [shorten(class_name, 2 * _LONGEST_NAME) for class_name in class_names]
+    names = [shorten(class_name, _LONGEST_IN_TEXT) for class_name in class_names]
     scale_end = max(1.0, float(mistakes_only(counts).max()) if scale_end is None else scale_end)
     if len(names) <= MOST_DRAWN:
-        kind, drawn = "Confusion matrix", _draw_matrix(counts, names, scale_end, name, title)
+        kind, drawn = "Confusion matrix", _draw_matrix(counts, class_names, scale_end, name, title)
     else:
-        confusions = commonest_confusions(counts, names, _MOST_BARS)
+        confusions = commonest_confusions(counts, class_names, _MOST_BARS)
         kind, drawn = "Commonest confusions", _draw_bars(confusions, scale_end, color, name, title)
     caption = _summary(counts, names, seeds)
     return replace(drawn, caption=caption, alt=f"{kind} of {title}, {len(names)} classes. {caption}")
@@ -76,19 +77,25 @@ def _draw_matrix(counts: Counts, class_names: Sequence[str], scale_end: float, n
     with figure_style(name, _WIDTH, _WIDTH) as figure:
         axes = figure.add_subplot()
         axes.set_aspect("equal")
-        _matrix_axes(axes, [shorten(class_name, _LONGEST_NAME) for class_name in class_names])
+        _matrix_axes(axes, class_names)
         for row, column in np.ndindex(counts.shape):
             _draw_cell(axes, counts, row, column, scale_end)
-        axes.set_title(shorten(title, 40), pad=10)
+        axes.set_title(_fitting_title(title), pad=10)
         if scale_end > 1:
             _draw_scale(axes, len(counts), scale_end)
         return finish_figure(figure, name)
 
 
-def _matrix_axes(axes: Axes, labels: Sequence[str]) -> None:
-    classes = len(labels)
+def _fitting_title(title: str) -> str:
+    return shorten_to(title, 0.6 * _WIDTH, points=10, bold=True)
+
+
+def _matrix_axes(axes: Axes, class_names: Sequence[str]) -> None:
+    classes = len(class_names)
     size = 9 if classes <= _MOST_NUMBERED else 7 if classes <= 20 else 6
-    vertical = max(map(len, labels)) > (_NARROW_COLUMN_NAME if classes > 3 else 8)
+    labels = [shorten_to(name, _LONGEST_NAME, size) for name in class_names]
+    widest = max(text_width(label, size) for label in labels)
+    vertical = widest > 0.6 * (_WIDTH - widest) / classes  # does not fit above its column
     axes.set_xlim(0, classes)
     axes.set_ylim(classes, 0)
     axes.set_xticks(np.arange(classes) + 0.5, labels, rotation=90 if vertical else 0, fontsize=size)
@@ -151,7 +158,8 @@ def _draw_bars(
         axes.barh(range(len(confusions)), [count for *_, count in confusions], color=color, height=0.3)
         for row, (label, prediction, count) in enumerate(confusions):
             # above its bar, not left of it: there is room for long names
-            axes.annotate(f"{label} → {prediction}", (0, row), (0, 8), textcoords="offset points", va="bottom")
+            names = " → ".join(shorten_to(name, _LONGEST_BAR_NAME, 9) for name in (label, prediction))
+            axes.annotate(names, (0, row), (0, 8), textcoords="offset points", va="bottom")
             axes.annotate(mean_count(count), (count, row), (4, 0), textcoords="offset points", va="center")
         axes.set_yticks([])
         axes.set_ylim(rows - 0.6, -0.9)
@@ -159,5 +167,5 @@ def _draw_bars(
         axes.grid(visible=False)
         axes.xaxis.set_visible(False)
         axes.spines["bottom"].set_visible(False)
-        axes.set_title(shorten(title, 40))
+        axes.set_title(_fitting_title(title))
         return finish_figure(figure, name)

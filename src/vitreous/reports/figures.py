@@ -63,7 +63,12 @@ def figure_style(name: str, width: float, height: float) -> Iterator[Figure]:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.hashsalt": name}, fname=_STYLE):  # the same figure gives the same file
+    with (
+        matplotlib.rc_context({"svg.hashsalt": name}, fname=_STYLE),  # the same figure gives the same file
+        warnings.catch_warnings(),
+    ):
+        # a class named in a script that DejaVu lacks: empty boxes in the PNG; the page uses the reader's fonts
+        warnings.filterwarnings("ignore", message="Glyph .* missing from|Matplotlib currently does not support")
         figure = Figure(figsize=(width / 96, height / 96), dpi=96, layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
@@ -72,10 +77,7 @@ def figure_style(name: str, width: float, height: float) -> Iterator[Figure]:
 def finish_figure(figure: Figure, name: str, *, alt: str = "", caption: str = "") -> DrawnFigure:
     """Render a figure, inside its `figure_style`."""
     svg, png = io.StringIO(), io.BytesIO()
-    with warnings.catch_warnings():
-        # a class named in a script that DejaVu lacks: empty boxes in the PNG; the page uses the reader's fonts
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
-        figure.set_layout_engine("none")  # already laid out; a second pass would cost as much as the first
-        figure.savefig(png, format="png", dpi=192, metadata={"Software": None})
+    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
+    figure.set_layout_engine("none")  # already laid out; a second pass would cost as much as the first
+    figure.savefig(png, format="png", dpi=192, metadata={"Software": None})
     return DrawnFigure(name, svg.getvalue(), png.getvalue(), alt, caption)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
-from vitreous.reports.formats import shorten
+from vitreous.reports.text_width import shorten_to
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,7 +24,7 @@ Lines = Sequence[tuple[str, str]]
 _LARGEST_SIDE = 256
 #: CSS pixels.
 _TILE_WIDTH, _IMAGE, _GAP, _LINE = 164, 144, 8, 15
-_LONGEST_LINE = 27  # characters of 8-point DejaVu Sans that fit below an image
+_FONT_SIZE = 8  # points
 
 
 def displayable(pixels: Pixels) -> Pixels:
@@ -67,6 +67,6 @@ def _draw_tile(axes: Axes, pixels: Pixels, lines: Lines) -> None:
     for position, (text, color) in enumerate(lines):
         below = (0, -12 - 11 * position)  # points
         axes.annotate(
-            shorten(text, _LONGEST_LINE), (0.5, 0), below, "axes fraction", "offset points",
-            ha="center", color=color, fontsize=8,
+            shorten_to(text, _IMAGE, _FONT_SIZE), (0.5, 0), below, "axes fraction", "offset points",
+            ha="center", color=color, fontsize=_FONT_SIZE,
         )  # fmt: skip
