@@ -93,6 +93,17 @@ def test_a_compressed_pth_bomb(tmp_path):
     refused(tmp_path / "w.pth", "would unpack to")
 
 
+def test_a_flipped_bit_in_a_pickled_weight(tmp_path):
+    """torch.load does not compare the checksums of the zip file: it would return a changed weight."""
+    path = tmp_path / "w.pth"
+    torch.save({"x": torch.full((100,), 1.5)}, path)
+    data = bytearray(path.read_bytes())
+    data[data.index(struct.pack("<f", 1.5)) + 2] ^= 1
+    path.write_bytes(data)
+    assert torch.load(path)["x"].unique().numel() == 2
+    refused(path, "'w/data/0' does not match its checksum")
+
+
 def test_lists_that_hold_each_other_and_an_environment_that_runs_code(tmp_path, monkeypatch):
     (tmp_path / "sitecustomize.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')")  # would run before any limit
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
@@ -104,6 +115,16 @@ def test_lists_that_hold_each_other_and_an_environment_that_runs_code(tmp_path, 
     assert len(read_tensors(tmp_path / "w.pth").tensors) == 1
     assert time.monotonic() - start < 60
     assert not (tmp_path / "canary").exists()
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: [inner], lambda inner: (inner,), lambda inner: {"x": inner}])
+def test_containers_nested_deeper_than_any_checkpoint_are_refused(tmp_path, wrap):
+    """Not skipped: a tensor would be missing without a word."""
+    nested = torch.zeros(2)
+    for _ in range(10):
+        nested = wrap(nested)
+    torch.save({"weight": torch.zeros(3), "more": nested}, tmp_path / "w.pth")
+    refused(tmp_path / "w.pth", "dictionaries and lists are nested too deeply")
 
 
 def test_the_child_is_limited_in_memory_and_time(tmp_path, monkeypatch):
@@ -208,6 +229,17 @@ def test_what_is_read_is_what_was_written(tmp_path):
     header = {"a": entry([1], 0, 1, "U8"), "b": entry([1], 1, 5)}
     odd = safetensors(tmp_path / "odd.safetensors", header, b"\1\0\0\x80?")
     assert read_tensors(odd).tensors["b"].item() == 1.0
+
+
+@pytest.mark.parametrize("name", ["a\nb", "\x1b[31mred", "x" * 501])
+@pytest.mark.parametrize("suffix", ["safetensors", "npz"])
+def test_names_that_would_break_a_message(tmp_path, name, suffix):
+    path = tmp_path / f"w.{suffix}"
+    if suffix == "npz":
+        np.savez(path, **{name: np.ones(2)})
+    else:
+        save_file({name: torch.ones(2)}, path)
+    refused(path, "it names a tensor .*; expected up to 500 printable characters")
 
 
 # --- npz ---------------------------------------------------------------------------------------------------

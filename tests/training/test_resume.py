@@ -68,6 +68,17 @@ def test_a_run_that_another_process_finished_meanwhile_is_done(interrupted, monk
     run.load_model()
 
 
+def test_checkpoints_left_by_a_kill_after_the_last_write_are_removed(interrupted, monkeypatch):
+    """The record says that the run is done before its checkpoints are removed."""
+    with monkeypatch.context() as patched:
+        patched.setattr("vitreous.runs.run.shutil.rmtree", lambda *_, **__: None)  # killed before it
+        run = fit(interrupted.config, interrupted.path, resume=True, progress=False)
+    assert list((run.path / "resume").iterdir())
+    fit(run.config, run.path, resume=True, progress=False)
+    assert not (run.path / "resume").exists()
+    assert Run.open(run.path).is_done
+
+
 def test_a_checkpoint_that_was_lost_meanwhile_means_the_starting_weights(interrupted, monkeypatch):
     """Whether they are needed depends on the checkpoints that are there once the run is locked."""
     before_the_lock(monkeypatch, lambda: [file.unlink() for file in (interrupted.path / "resume").iterdir()])

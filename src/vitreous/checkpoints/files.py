@@ -29,12 +29,15 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vitreous.data.npz import NpyError, read_npy
-from vitreous.errors import CheckpointError
+from vitreous.data.npz import NpyError, check_zip_directory, read_npy
+from vitreous.downloads.files import open_plain, read_plain
+from vitreous.errors import CheckpointError, quoted
+from vitreous.hardware import require_memory
 
 MAX_BYTES = 16 * 2**30  # ViT-G is 7 GB in float32
 MAX_HEADER_BYTES = 16 * 2**20
 MAX_TENSORS = 100_000
+MAX_NAME_LENGTH = 500  # characters; published checkpoints have up to 100
 MAX_DIMENSIONS = 8
 MAX_JSON_BYTES = 16 * 2**20  # a config.json with the names of 21,843 classes has 2 MB
 
@@ -61,14 +64,15 @@ class _Refused(Exception):
 def read_tensors(path: Path) -> RawFile:
     """Return all tensors of `path`; whatever is wrong with the file becomes one `CheckpointError`."""
     size = _regular_file_size(path)
+    require_memory(size, f"the weights in {str(path)!r}", "read them on a larger machine")
     suffix = path.suffix.lower()
     try:
         if suffix == ".safetensors":
-            return _read_safetensors(path)
+            return _check_names(_read_safetensors(path))
         if suffix == ".npz":
-            return RawFile(_read_npz(path, size))
+            return _check_names(RawFile(_read_npz(path, size)))
         if suffix in _PICKLED:
-            return _read_pickled(path, size)
+            return _check_names(_read_pickled(path, size))
     except _Refused as refused:
         raise CheckpointError(f"{str(path)!r} is refused: {refused}") from None
     except OSError as error:
@@ -76,12 +80,22 @@ def read_tensors(path: Path) -> RawFile:
     raise CheckpointError(f"{str(path)!r} is no weights file by its name; expected one of {', '.join(SUFFIXES)}")
 
 
+def _check_names(file: RawFile) -> RawFile:
+    """Refuse names that would break the messages in which they are listed: control codes, line ends, megabytes."""
+    for name in file.tensors:
+        if len(name) > MAX_NAME_LENGTH or not name.isprintable():
+            raise _Refused(
+                f"it names a tensor {name[:80]!r}; expected up to {MAX_NAME_LENGTH} printable characters: save it again"
+            )
+    return file
+
+
 def _regular_file_size(path: Path) -> int:
     """Return the size; refuse pipes and devices, which could be read for ever."""
     try:
         status = path.stat()
-    except OSError as error:
-        raise CheckpointError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        raise CheckpointError(f"cannot read {quoted(str(path))}: {getattr(error, 'strerror', None) or error}") from None
     if not stat.S_ISREG(status.st_mode):
         raise CheckpointError(f"{str(path)!r} is not a plain file")
     if status.st_size > MAX_BYTES:
@@ -91,12 +105,12 @@ def _regular_file_size(path: Path) -> int:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON object in a small file beside the weights, {} if there is no such file."""
-    if not path.exists():
+    if not os.path.exists(path):
         return {}
     if (size := _regular_file_size(path)) > MAX_JSON_BYTES:
         raise CheckpointError(f"{str(path)!r} is too large for a configuration ({size:,} bytes)")
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_plain(path))
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{str(path)!r} is not readable as JSON: {_short(error)}") from None
     if not isinstance(value, dict):
@@ -152,30 +166,19 @@ def _read_npz(path: Path, size: int) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {}
     name = ""
     try:
-        with zipfile.ZipFile(path) as archive:
-            _check_zip_directory(archive.infolist(), size)
+        with open_plain(path) as file, zipfile.ZipFile(file) as archive:
+            limit = min(MAX_BYTES, max(_ALWAYS_ALLOWED, _MAX_EXPANSION * size))
+            declared = check_zip_directory(archive.infolist(), limit, MAX_TENSORS)
+            require_memory(declared, f"the weights in {str(path)!r}", "read them on a larger machine")
             for entry in archive.infolist():
                 name = entry.filename.removesuffix(".npy")
                 with archive.open(entry) as stream:
                     tensors[name] = _to_tensor(name, read_npy(stream, entry.file_size))
     except NpyError as error:
-        raise _Refused(f"array {name[:80]!r} {_short(error)}") from None
+        raise _Refused(f"array {name[:80]!r} {_short(error)}" if name else _short(error)) from None
     except _BROKEN_ZIP as error:
         raise _Refused(f"it is not a complete .npz file ({_short(error)})") from None
     return tensors
-
-
-def _check_zip_directory(entries: list[zipfile.ZipInfo], size: int) -> None:
-    """Refuse a zip bomb by the sizes its directory declares, before a byte is decompressed."""
-    if len(entries) > MAX_TENSORS or len({entry.filename for entry in entries}) != len(entries):
-        raise _Refused(f"its zip directory has more than {MAX_TENSORS:,} entries, or repeats a name")
-    declared = sum(entry.file_size for entry in entries)
-    limit = min(MAX_BYTES, max(_ALWAYS_ALLOWED, _MAX_EXPANSION * size))
-    if declared > limit:
-        raise _Refused(f"it would unpack to {declared:,} bytes from {size:,}; the limit for that is {limit:,}")
-    for entry in entries:
-        if entry.flag_bits & 1 or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _Refused(f"its entry {entry.filename[:80]!r} is encrypted, or compressed in a way NumPy never uses")
 
 
 def _to_tensor(name: str, array: np.ndarray) -> Tensor:

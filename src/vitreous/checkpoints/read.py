@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -86,7 +87,7 @@ def read_checkpoint(
     except ValidationError:
         raise CheckpointError("num_heads, trained_size and channels must be positive whole numbers") from None
     raw, config = _open(path)
-    folder = path if path.is_dir() else path.parent
+    folder = path if os.path.isdir(path) else path.parent
     try:
         checkpoint = make_checkpoint(path, _map(raw, config, folder, asked, prefix))
     except CheckpointError as error:
@@ -146,9 +147,10 @@ def load_model(
 
 def _open(path: Path) -> tuple[RawFile, dict[str, Any]]:
     """Return the tensors and the config.json beside them, {} if there is none."""
-    file = _weights_in(path) if path.is_dir() else path
+    is_folder = os.path.isdir(path)  # Path.is_dir raises where the name is too long
+    file = _weights_in(path) if is_folder else path
     config = read_json(file.parent / "config.json")
-    if path.is_dir() and isinstance(config.get("config"), dict):
+    if is_folder and isinstance(config.get("config"), dict):
         raise CheckpointError(f"{str(path)!r} is a run of vitreous: give it where a run is expected, with --run")
     return read_tensors(file), config
 

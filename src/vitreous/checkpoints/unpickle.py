@@ -42,13 +42,21 @@ def limit(job: dict[str, Any]) -> None:
 
 
 def check_zip(path: str, limit_bytes: int) -> None:
-    """Refuse a zip bomb: torch never compresses, so an archive cannot declare more than its size."""
+    """Refuse a zip bomb (torch never compresses, so an archive cannot declare more than its size) and damage.
+
+    torch.load itself ignores the checksums: a flipped bit would be a changed weight.
+    """
     if not zipfile.is_zipfile(path):
         return  # the format before torch 1.6
     with zipfile.ZipFile(path) as archive:
         declared = sum(entry.file_size for entry in archive.infolist())
-    if declared > limit_bytes:
-        raise Refused(f"it would unpack to {declared:,} bytes; the limit for a file of its size is {limit_bytes:,}")
+        if declared > limit_bytes:
+            raise Refused(f"it would unpack to {declared:,} bytes; the limit for a file of its size is {limit_bytes:,}")
+        if (damaged := archive.testzip()) is not None:
+            raise Refused(
+                f"its part {damaged[:80]!r} does not match its checksum: it is damaged, or torch was asked to save it"
+                " without checksums; download it or save it again"
+            )
 
 
 def load(path: str) -> Any:
@@ -85,14 +93,11 @@ def flatten(value: Any, name: str, found: dict[str, Any], seen: set[int], depth:
         if name in found:
             raise Refused(f"it repeats the name {name[:80]!r}")
         found[name] = value
-    elif isinstance(value, dict):
+    elif isinstance(value, (dict, list, tuple)):
         if depth > MAX_DEPTH:
-            raise Refused("its dictionaries are nested too deeply")
-        for key, inner in value.items():
+            raise Refused("its dictionaries and lists are nested too deeply")
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
             flatten(inner, f"{name}.{key}" if name else str(key), found, seen, depth + 1)
-    elif isinstance(value, (list, tuple)) and depth <= MAX_DEPTH:
-        for key, inner in enumerate(value):
-            flatten(inner, f"{name}.{key}", found, seen, depth + 1)
 
 
 def run(job: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from vitreous import hardware
 from vitreous.checkpoints import Adapted, Checkpoint, adapt, read_checkpoint, take_architecture
-from vitreous.config import Config, StartConfig, ViTConfig
+from vitreous.config import CNNConfig, Config, StartConfig, ViTConfig
 from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.data.sampler import BatchSampler
@@ -79,6 +79,7 @@ def _reload(run: Run, device: str) -> tuple[Dataset, Weights | None]:
     dataset = load_dataset(run.config.data)
     require_same_data(run, dataset)
     if run.is_done:
+        run.remove_checkpoints()  # where it was killed between its last write and their removal
         return dataset, None
     if _teacher(run.config, dataset) != run.resolved.teacher:
         raise RunError(
@@ -183,18 +184,24 @@ def _resolve(
 
 def _check_memory(config: Config, images: int) -> None:
     """Refuse what cannot fit, by a lower bound: a photograph in small patches is a hundred thousand tokens."""
-    model, memory = config.model, hardware.memory_bytes()
-    if memory is None or not isinstance(model, ViTConfig):
-        return
-    kept = model.depth * (8 * model.dim + 2 * model.mlp_dim)  # activations per token for the backward pass, at least
-    needed = (2 if config.train.precision == "bfloat16" else 4) * images * model.num_tokens * kept
-    if needed > memory:
-        (height, width), (rows, columns) = model.image_size, model.patch_size
-        raise ConfigError(
+    model = config.model
+    value_bytes = 2 if config.train.precision == "bfloat16" else 4
+    height, width = model.image_size
+    if isinstance(model, CNNConfig):
+        first, second = model.conv_channels
+        kept = first * (height - 2) * (width - 2) + second * (height - 4) * (width - 4)  # outputs of the convolutions
+        what = f"the activations of {images} images of {height}×{width}"
+        change = "make the images smaller (--set data.image_size=64) or take fewer at once (train.micro_batch)"
+        hardware.require_memory(value_bytes * images * kept, what, change)
+    if isinstance(model, ViTConfig):
+        kept = model.depth * (8 * model.dim + 2 * model.mlp_dim)  # activations per token for the backward pass
+        rows, columns = model.patch_size
+        hardware.require_memory(
+            value_bytes * images * model.num_tokens * kept,
             f"images of {height}×{width} in patches of {rows}×{columns} are {model.num_tokens:,} tokens each, and"
-            f" {images} of them need more than {needed / 1e9:,.0f} GB ({memory / 1e9:.0f} GB are here): make the images"
-            " smaller (--set data.image_size=64), the patches larger (model.patch_size) or take fewer at once"
-            " (train.micro_batch)"
+            f" {images} of them",
+            "make the images smaller (--set data.image_size=64), the patches larger (model.patch_size) or take fewer"
+            " at once (train.micro_batch)",
         )
 
 
