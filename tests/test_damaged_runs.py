@@ -122,10 +122,10 @@ def test_a_copied_checkpoint_has_the_step_of_its_content(with_checkpoints):
 
 
 def test_a_checkpoint_that_may_not_be_read_is_not_removed(with_checkpoints, monkeypatch):
-    def denied(file: Path) -> bytes:
+    def denied(*_: object) -> int:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_bytes", denied)
+    monkeypatch.setattr(os, "open", denied)
     with pytest.raises(RunError, match=r"cannot read the checkpoint .*step-000000002\.json.*Permission denied"):
         with_checkpoints.rewind()
     assert len(list((with_checkpoints.path / "resume").iterdir())) == 4
@@ -208,6 +208,25 @@ def test_damaged_metrics_are_a_sentence(run, line):
     file.write_bytes(file.read_bytes() + line + b"\n")
     with pytest.raises(RunError, match=r"line 2 of .*metrics\.jsonl' is not .*: remove it"):
         run.metrics()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_a_pipe_in_a_run_is_not_waited_for(with_checkpoints):
+    run = with_checkpoints
+    files = [run.path / "resume" / "step-000000002.safetensors", run.path / "metrics.jsonl"]
+    for file in (*files, run.path / "model.safetensors"):
+        file.unlink(missing_ok=True)
+        os.mkfifo(file)
+    previous = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("it waits for a writer"))
+    signal.alarm(20)
+    try:
+        assert run.resume_point().step == 1, "the older checkpoint"
+        for read in (run.metrics, run.rewind, run.load_model):
+            with pytest.raises(RunError, match=r"pipe, socket or device|has no weights yet"):
+                read()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 def test_a_loss_that_is_not_finite_is_logged_as_json(run):

@@ -6,6 +6,8 @@ line and exits with 2. Our own bugs are `assert`s and ordinary exceptions.
 
 import importlib.util
 
+_LONGEST_VALUE = 120  # characters of a user's value in a message
+
 
 class VitreousError(Exception):
     """Something the user can correct; the message says how."""
@@ -33,6 +35,15 @@ class ExportError(VitreousError):
 
 class MissingExtraError(VitreousError):
     """An optional dependency is not installed."""
+
+
+def quoted(value: object) -> str:
+    """Return a user's value for a message: as Python writes it, shortened, whatever the value is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # Python refuses to write integers of 4,300 digits
+        return f"<{type(value).__name__} too large to print>"
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE // 2]}…{text[-_LONGEST_VALUE // 4 :]}"
 
 
 def require_packages(*packages: str, extra: str, needed_for: str) -> None:

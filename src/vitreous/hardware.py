@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+from vitreous.errors import ConfigError
+
 _PROBE_BFLOAT16 = """
 import torch
 for n in (16, 64, 512):  # small and large products take different kernels
@@ -26,10 +28,7 @@ for n in (16, 64, 512):  # small and large products take different kernels
 
 def _cpuinfo(*keys: str) -> str:
     """Return the first value of one of these keys in /proc/cpuinfo; empty where there is none."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return ""
+    lines = _text(Path("/proc/cpuinfo")).splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith(keys)), "")
 
 
@@ -65,18 +64,91 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def memory_bytes() -> int | None:
-    """Return the memory of this machine, if the system reports it."""
+def free_memory(root: Path = Path("/")) -> int | None:
+    """Return the bytes this process may still take, of the machine, its container and its own limit; None: unknown.
+
+    `root` is where /proc and /sys are, for tests.
+    """
+    bounds = (_free_of_machine(root), _free_of_containers(root), _free_of_process(root))
+    return min((bound for bound in bounds if bound is not None), default=None)
+
+
+def require_memory(needed: int, what: str, change: str) -> None:
+    """Refuse what cannot fit: `what` needs at least that many bytes, `change` says which settings need fewer."""
+    free = free_memory()
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"{what} need more than {gigabytes(needed)} of memory, and {gigabytes(free)} are free: {change}"
+        )
+
+
+def gigabytes(count: int) -> str:
+    return f"{count / 1e9:,.0f} GB" if count >= 10**10 else f"{count / 1e9:.2g} GB"
+
+
+def _free_of_machine(root: Path) -> int | None:
+    available = _numbers(root / "proc/meminfo").get("MemAvailable:")
+    if available is not None:
+        return available * 1024
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
 
 
+def _free_of_containers(root: Path) -> int | None:
+    """Return what the control groups of this process leave: limit minus use, without the page cache."""
+    bounds = []
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":  # version 2
+            base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file", "active_file")
+        elif "memory" in controllers.split(","):
+            base = root / "sys/fs/cgroup/memory"
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file")
+        else:
+            continue
+        group = base / path.lstrip("/")
+        # every group above limits too; inside a container the path may not exist, and the base is the container's own
+        for folder in (group, *(parent for parent in group.parents if parent.is_relative_to(base))):
+            limit, used = _text(folder / names[0]).strip(), _text(folder / names[1]).strip()
+            if limit.isdecimal() and used.isdecimal():
+                cached = _numbers(folder / "memory.stat")
+                bounds.append(int(limit) - int(used) + sum(cached.get(name, 0) for name in names[2:]))
+    return max(0, min(bounds)) if bounds else None
+
+
+def _free_of_process(root: Path) -> int | None:
+    """Return what `ulimit -v` leaves."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return None
+    pages = _text(root / "proc/self/statm").split()
+    return max(0, limit - (int(pages[0]) * os.sysconf("SC_PAGE_SIZE") if pages else 0))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Return the numbers of a file with a name and a number per line."""
+    rows = (line.split() for line in _text(path).splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdecimal()}
+
+
 def default_threads() -> int:
     """Return OMP_NUM_THREADS if it is set, else all cores this process may use."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
-    return int(asked) if asked.isdigit() and int(asked) > 0 else available_cores()
+    count = int(asked[:9]) if asked.isdecimal() else 0  # nine digits are more than enough, and parse in no time
+    return min(count, most_threads()) if count else available_cores()
 
 
 def prepare(threads: int | None = None) -> int:
@@ -89,9 +161,20 @@ def prepare(threads: int | None = None) -> int:
 
     _keep_freed_memory()
     torch.set_flush_denormal(True)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    most = most_threads()
+    if threads is not None and threads > most:
+        raise ConfigError(
+            f"{threads:,} threads are more than this machine can start ({available_cores()} cores, at most {most:,}"
+            " threads): lower --threads, or leave it out to use all cores"
+        )
+    if threads is not None or torch.get_num_threads() > most:
+        torch.set_num_threads(threads or most)
     return torch.get_num_threads()
+
+
+def most_threads() -> int:
+    """Return how many threads are sensible: a run of a larger machine resumes here, slower; OpenMP dies of 99,999."""
+    return max(256, 4 * available_cores())
 
 
 @functools.cache
@@ -107,7 +190,8 @@ def _keep_freed_memory() -> None:
 @functools.cache
 def bfloat16_works() -> bool:
     """Return whether bf16 matrix products run here, tried in a child process because they may kill it."""
-    result = subprocess.run([sys.executable, "-c", _PROBE_BFLOAT16], capture_output=True, timeout=120, check=False)
+    command = [sys.executable, "-P", "-c", _PROBE_BFLOAT16]  # -P: no modules from the current folder
+    result = subprocess.run(command, capture_output=True, timeout=120, check=False)
     return result.returncode == 0
 
 

@@ -1,6 +1,7 @@
 """The command line: results on stdout; for a mistake one sentence on stderr and exit code 2."""
 
 import contextlib
+import io
 import json
 import os
 import signal
@@ -52,6 +53,17 @@ def runs(tmp_path_factory) -> Path:
         settings = ["data.name=digits", "train.epochs=1", "train.threads=1", *small[name]]
         fit(override(preset(name), settings), root / name, progress=False)
     return root
+
+
+def test_a_locale_without_our_letters_gets_question_marks(monkeypatch):
+    """Not a traceback after minutes of training: "–", "→" and "…" are not in ISO 8859-9, nor in Windows' code pages."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="iso8859-9"))
+    monkeypatch.setattr(sys, "argv", ["vitreous", "shapes", "vit"])
+    with pytest.raises(SystemExit, match=r"^0$"):
+        vitreous.cli.main()
+    sys.stdout.flush()
+    assert b"?" in written.getvalue()
 
 
 def test_help_does_not_import_torch():

@@ -220,7 +220,7 @@ def test_exposure_needs_a_token_or_no_auth(tmp_path: Path) -> None:
     file.write_text(f"{TOKEN}\n")
     assert read_token(file) == TOKEN
     for bad in ("short", "", "two words of a token that is long", "ümlaut-ümlaut-ümlaut"):
-        file.write_text(bad)
+        file.write_text(bad, encoding="utf-8")
         with pytest.raises(ConfigError, match="at least 16"):
             read_token(file)
     with pytest.raises(ConfigError, match="cannot read"):

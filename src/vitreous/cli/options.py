@@ -19,7 +19,7 @@ DataOption = Annotated[
     str | None, Option("--data", help="mnist, fashion-mnist, cifar10, digits, a folder or FILE.npz.")
 ]
 SplitOption = Annotated[str, Option(help="train, val or test.")]
-SeedOption = Annotated[int | None, Option("--seed", help="The seed of everything random.")]
+SeedOption = Annotated[int | None, Option("--seed", help="The seed of everything random.", min=0, max=2**31 - 1)]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON.")]
 SetOption = Annotated[list[str] | None, Option("--set", help="Override a setting: --set model.depth=6; repeatable.")]
 DeviceOption = Annotated[str, Option("--device", help="auto, cpu, cuda or mps.")]

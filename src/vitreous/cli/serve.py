@@ -12,7 +12,9 @@ def serve(
     port: Annotated[int, Option(min=0, max=65535, help="0: any free one.")] = 8000,
     token_file: Annotated[Path | None, Option(help="A file with the bearer token clients must send.")] = None,
     no_auth: Annotated[bool, Option("--no-auth", help="Serve another host without a token.")] = False,
-    workers: Annotated[int | None, Option(help="Processes; default: 1, or 2 for other machines.", min=1)] = None,
+    workers: Annotated[
+        int | None, Option(help="Processes; default: 1, or 2 for other machines.", min=1, max=256)
+    ] = None,
 ) -> None:
     """Draw a digit and see the model think: the page and an HTTP API."""
     from vitreous.runs import Run

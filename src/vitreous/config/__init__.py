@@ -1,5 +1,6 @@
 """Typed, frozen configurations (schema), the named ones (presets), and how to change them (overrides)."""
 
+from vitreous.config.fields import Positive, Size
 from vitreous.config.overrides import configure, merge_toml, override
 from vitreous.config.schema import (
     ArticleCNNConfig,
@@ -10,8 +11,6 @@ from vitreous.config.schema import (
     Config,
     DataConfig,
     ModelConfig,
-    Positive,
-    Size,
     StartConfig,
     TrainConfig,
     ViTConfig,

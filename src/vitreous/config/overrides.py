@@ -9,7 +9,8 @@ from typing import Any
 
 from vitreous.config.presets import preset
 from vitreous.config.schema import Config, build_config
-from vitreous.errors import ConfigError
+from vitreous.downloads.files import read_plain
+from vitreous.errors import ConfigError, quoted
 
 
 def configure(
@@ -35,9 +36,10 @@ def _parse_value(text: str) -> Any:
     if text.lower() == "null":
         return None
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        parsed = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):  # not TOML, an integer of 4,300 digits, or lists nested for ever
         return text
+    return parsed["value"] if len(parsed) == 1 else text  # a line break may start another key
 
 
 def override(config: Config, settings: Iterable[str]) -> Config:
@@ -46,25 +48,25 @@ def override(config: Config, settings: Iterable[str]) -> Config:
     for setting in settings:
         path, equals, text = setting.partition("=")
         *sections, field = path.strip().split(".")
+        shown = quoted(setting)
         if not equals or not field:
-            raise ConfigError(f"--set {setting!r}: expected section.field=value, as in --set model.depth=6")
+            raise ConfigError(f"--set {shown}: expected section.field=value, as in --set model.depth=6")
         target = values
         for section in sections:
             if not isinstance(target.get(section), dict):
                 raise ConfigError(
-                    f"--set {setting!r}: there is no section {section!r}; sections are model, data, train, start"
+                    f"--set {shown}: there is no section {quoted(section)}; sections are model, data, train, start"
                 )
             target = target[section]
         if field not in target:
             known = ", ".join(sorted(key for key in target if key != "kind"))
-            raise ConfigError(f"--set {setting!r}: there is no setting {path.strip()!r}; choose from {known}")
+            raise ConfigError(f"--set {shown}: there is no setting {quoted(path.strip())}; choose from {known}")
         if isinstance(target[field], dict):
-            raise ConfigError(
-                f"--set {setting!r}: {path.strip()!r} is a section; set one of {', '.join(target[field])}"
-            )
+            raise ConfigError(f"--set {shown}: {path.strip()!r} is a section; set one of {', '.join(target[field])}")
         value = _parse_value(text.strip())
         # "none" is a choice of some fields (model.positions) and the absence of a value in others (train.threads)
-        target[field] = None if str(value).lower() == "none" and not isinstance(target[field], str) else value
+        is_none = isinstance(value, str) and value.lower() == "none" and not isinstance(target[field], str)
+        target[field] = None if is_none else value
         if path.strip() == "model.kind":  # another kind of model has other fields: start from its defaults
             values["model"] = build_config(Config, {"model": {"kind": target[field]}}).model.model_dump()
     return build_config(Config, values)
@@ -73,9 +75,10 @@ def override(config: Config, settings: Iterable[str]) -> Config:
 def merge_toml(config: Config, path: Path) -> Config:
     """Override `config` by the tables of a TOML file: [model], [data], [data.augment], [train], and `seed`, `name`."""
     try:
-        loaded = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"cannot read the configuration {str(path)!r}: {error}") from None
+        loaded = tomllib.loads(read_plain(path).decode("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        problem = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot read the configuration {quoted(str(path))}: {problem}") from None
     return build_config(Config, _merge(config.model_dump(), loaded), source=str(path))
 
 

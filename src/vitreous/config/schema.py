@@ -6,23 +6,14 @@ Everything is validated when it is made. What can be derived is a property, so a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from vitreous.errors import ConfigError
-
-
-def _as_pair(value: Any) -> Any:
-    return (value, value) if isinstance(value, int) else value
-
-
-Positive = Annotated[int, Field(ge=1)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-NonNegative = Annotated[float, Field(ge=0)]
-#: (height, width); a single number means a square.
-Size = Annotated[tuple[Positive, Positive], BeforeValidator(_as_pair)]
+from vitreous.config.fields import Count, FolderName, Fraction, Name, NonNegative, Positive, Seed, Size
+from vitreous.errors import ConfigError, quoted
 
 
 class _Frozen(BaseModel):
@@ -53,7 +44,7 @@ def build_config(kind: type[AnyConfig], values: Mapping[str, Any], source: str =
             ) from None
         if not where or first["type"] == "value_error":
             raise ConfigError(prefix + message) from None
-        raise ConfigError(f"{prefix}{where}={first['input']!r}: {message[0].lower() + message[1:]}") from None
+        raise ConfigError(f"{prefix}{where}={quoted(first['input'])}: {message[0].lower() + message[1:]}") from None
 
 
 # --- models ------------------------------------------------------------------------------------------------
@@ -73,13 +64,14 @@ class ViTConfig(_ImageModel):
     kind: Literal["vit"] = "vit"
     patch_size: Size = (7, 7)
     dim: Positive = 64
-    depth: Positive = 4
+    depth: Count = 4
     num_heads: Positive = 2
     mlp_dim: Positive = 256
     pool: Literal["cls", "mean", "seq"] = "cls"
     positions: Literal["none", "learned", "learned-2d", "sincos-2d", "relative"] = "learned"
-    stem_channels: tuple[Positive, ...] = ()  # conv stages before the patches; each divides height and width by 2
-    stem_depth: Positive = 1  # 3×3 convolutions per stage: the first has stride 2, the others are residual blocks
+    #: conv stages before the patches; each divides height and width by 2
+    stem_channels: Annotated[tuple[Positive, ...], Field(max_length=16)] = ()
+    stem_depth: Count = 1  # 3×3 convolutions per stage: the first has stride 2, the others are residual blocks
     head: Literal["linear", "mlp"] = "linear"  # the paper: mlp (tanh) in pre-training, linear in fine-tuning
     head_hidden: Positive | None = None  # width of the mlp head; None: dim, as in the paper's code
     zero_head: bool = True  # the paper starts the fine-tuning head at zero
@@ -135,7 +127,8 @@ class ViTConfig(_ImageModel):
         (height, width), (ph, pw) = self.feature_size, self.patch_size
         if self.fit == "exact" and (height % ph or width % pw):
             what = "the conv stem's features" if self.stem_channels else "the images"
-            divisors = [p for p in range(2, min(height, width) + 1) if height % p == 0 and width % p == 0]
+            common = math.gcd(height, width)
+            divisors = [p for p in range(2, min(common, 1024) + 1) if common % p == 0]
             fitting = f"choose --set model.patch_size from {', '.join(map(str, divisors))}, or " if divisors else ""
             if not self.stem_channels:
                 near = [max(1, round(side / patch)) * patch for side, patch in ((height, ph), (width, pw))]
@@ -149,13 +142,17 @@ class ViTConfig(_ImageModel):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.dim % self.num_heads:
-            raise ValueError(f"model.dim={self.dim} must be a multiple of model.num_heads={self.num_heads}")
+        _check_heads(self.dim, self.num_heads)
         if self.positions == "learned-2d" and self.dim % 2:
             raise ValueError(f"model.dim={self.dim} must be even for positions='learned-2d'")
         if self.positions == "sincos-2d" and self.dim % 4:
             raise ValueError(f"model.dim={self.dim} must be a multiple of 4 for positions='sincos-2d'")
         return self
+
+
+def _check_heads(dim: int, num_heads: int) -> None:
+    if dim % num_heads:
+        raise ValueError(f"model.dim={dim} must be a multiple of model.num_heads={num_heads}")
 
 
 def _size(size: tuple[int, int]) -> str:
@@ -191,6 +188,8 @@ class _ArticleModel(_ImageModel):
                 f"the article's models are written for 28×28×1 images of 10 classes, not {_size(self.image_size)}×"
                 f"{self.channels} of {self.num_classes}; `vit` and `cnn` take any"
             )
+        if isinstance(self, ArticleViTConfig | ArticleDesignConfig):
+            _check_heads(self.dim, self.num_heads)
         return self
 
 
@@ -207,7 +206,7 @@ class ArticleViTConfig(_ArticleModel):
     dim: Positive = 64
     num_heads: Positive = 4
     mlp: Positive = 3000  # the article takes this argument and never uses it
-    class_token_seed: int = 0  # its class vector is not in the state dict: a run rebuilds it from this
+    class_token_seed: Seed = 0  # its class vector is not in the state dict: a run rebuilds it from this
     #: flaws to correct, none by default; docs/article.md measures "attention"
     fixes: tuple[Literal["attention", "normalisation", "class-token", "pre-norm", "head"], ...] = ()
 
@@ -219,7 +218,7 @@ class ArticleDesignConfig(_ArticleModel):
     dim: Positive = 64
     num_heads: Positive = 4
     mlp_dim: Positive = 128
-    depth: Positive = 2
+    depth: Count = 2
     positions: Literal["as-written", "per-index"] = "as-written"
     residual: Literal["normalised", "paper"] = "normalised"
 
@@ -247,11 +246,13 @@ class AugmentConfig(_Frozen):
 class DataConfig(_Frozen):
     """Which images, and how they are split. Size, channels and classes come from the data unless set here."""
 
-    name: str = "mnist"  # mnist, fashion-mnist, cifar10, digits, a folder or an .npz file; "" where a preset names none
+    name: Name = (
+        "mnist"  # mnist, fashion-mnist, cifar10, digits, a folder or an .npz file; "" where a preset names none
+    )
     image_size: Size | None = None  # resize to this; None: keep the data's size
     channels: Literal[1, 3] | None = None
     val_fraction: Fraction = 0.1  # split from the training set, stratified; 0: none
-    split_seed: int = 0
+    split_seed: Seed = 0
     train_per_class: Positive | None = None  # keep only this many training images per class
     augment: AugmentConfig = AugmentConfig()
 
@@ -260,8 +261,10 @@ class DataConfig(_Frozen):
 
 
 class TrainConfig(_Frozen):
-    epochs: Annotated[float, Field(gt=0)] = 10.0
-    budget_seconds: Annotated[float, Field(gt=0)] | None = None  # converted to a number of steps before the first step
+    epochs: Annotated[float, Field(gt=0, le=1e9)] = 10.0
+    budget_seconds: Annotated[float, Field(gt=0, le=1e9)] | None = (
+        None  # converted to a number of steps before the first step
+    )
     batch_size: Positive = 128
     micro_batch: Positive | None = None  # images of a batch in memory at a time; None: all. The step is the same
     optimizer: Literal["adamw", "sgd", "muon"] = "adamw"
@@ -275,7 +278,7 @@ class TrainConfig(_Frozen):
     final_lr: Fraction = 0.0  # where the schedule ends, as a share of the peak
     label_smoothing: Fraction = 0.0
     loss: Literal["cross-entropy", "nll"] = "cross-entropy"  # nll: for models that return log-probabilities
-    teacher: str | None = None  # distillation: a run, or bundled:cnn, whose predictions are a second label
+    teacher: Name | None = None  # distillation: a run, or bundled:cnn, whose predictions are a second label
     teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5  # its share of the loss
     teacher_temperature: Annotated[float, Field(gt=0)] = 2.0  # of both models' probabilities
     clip_norm: NonNegative = 0.0  # 0: none
@@ -283,6 +286,7 @@ class TrainConfig(_Frozen):
     eval_batch_size: Positive = 500
     log_every: Positive = 50  # steps between lines of metrics.jsonl
     checkpoint_seconds: NonNegative = 30.0  # at most this much is lost to a crash; 0: after every step
+    timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 300.0  # how long one process waits for another
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     threads: Positive | None = None  # None: all cores of this machine
     compile: bool = False
@@ -293,7 +297,7 @@ class TrainConfig(_Frozen):
 class StartConfig(_Frozen):
     """Fine-tuning: the weights to start from, and what their file may not state."""
 
-    weights: str | None = None  # a run folder or a published checkpoint; None: a fresh model
+    weights: Name | None = None  # a run folder or a published checkpoint; None: a fresh model
     num_heads: Positive | None = None  # where the file does not state it
     trained_size: Size | None = None  # likewise, for grids that are not square
     allow_partial: bool = False  # load what fits and initialise the rest
@@ -302,7 +306,7 @@ class StartConfig(_Frozen):
 class Config(_Frozen):
     """A complete training: which model, on which data, how, and from which seed."""
 
-    name: str = "custom"
+    name: FolderName = "custom"  # also of the run's folder
     model: ModelConfig = ViTConfig()
     data: DataConfig = DataConfig()
     train: TrainConfig = TrainConfig()

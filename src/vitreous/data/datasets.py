@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +20,8 @@ from vitreous.data.images import convert
 from vitreous.data.specs import DATASETS, DatasetInfo, DatasetSpec
 from vitreous.data.splits import MeanStd, Polarity, RawDataset, Split, duplicates_between, keep_per_class, split_indices
 from vitreous.downloads import cache
-from vitreous.errors import DataError
+from vitreous.errors import DataError, quoted
+from vitreous.hardware import require_memory
 from vitreous.reports.formats import by, join
 
 __all__ = [
@@ -74,6 +77,7 @@ def load_dataset(config: DataConfig) -> Dataset:
             " accuracy on them means nothing"
         )
     channels, *size = train.images.shape[1:]
+    _check_memory(config, len(train) + len(val) + len(test), config.channels or channels)
     train, val, test = (_convert(split, config) for split in (train, val, test))
     new_channels, *new_size = train.images.shape[1:]
     if new_size != size:
@@ -91,12 +95,12 @@ def _read(config: DataConfig) -> RawDataset:
     name = config.name
     if name in DATASETS:
         return DATASETS[name].load()
-    path = Path(name).expanduser()
-    if name and path.is_dir():
+    path = Path(os.path.expanduser(name))  # Path.expanduser raises where there is no such user
+    if name and os.path.isdir(path):  # Path.is_dir raises where the name is too long
         from vitreous.data.folders import read_folder
 
         return read_folder(path, config.image_size)
-    if name and path.suffix.lower() == ".npz" and path.is_file():
+    if name and path.suffix.lower() == ".npz" and os.path.exists(path):
         from vitreous.data.npz import read_npz
 
         return read_npz(path)
@@ -108,10 +112,10 @@ def _unknown(name: str) -> DataError:
     if not name:
         return DataError(f"no data set is named; {expected}")
     if Path(name).suffix.lower() == ".npz" or "/" in name:
-        return DataError(f"there is no file or folder {name!r}; {expected}")
-    close = difflib.get_close_matches(name.lower(), DATASETS, n=2, cutoff=0.5)
+        return DataError(f"there is no file or folder {quoted(name)}; {expected}")
+    close = difflib.get_close_matches(name[:100].lower(), DATASETS, n=2, cutoff=0.5)
     hint = f" (did you mean {join(close, word='or')}?)" if close else ""
-    return DataError(f"there is no data set {name!r}{hint}; {expected}")
+    return DataError(f"there is no data set {quoted(name)}{hint}; {expected}")
 
 
 def _check_classes(name: str, raw: RawDataset) -> None:
@@ -139,6 +143,17 @@ def _split(config: DataConfig, raw: RawDataset, notes: list[str]) -> tuple[Split
         train = train.take(keep_per_class(train.labels, config.train_per_class, config.split_seed))
         notes.append(f"only {config.train_per_class} training images per class ({len(train)} in all)")
     return train, val, test
+
+
+def _check_memory(config: DataConfig, num_images: int, channels: int) -> None:
+    """Refuse a size to which the images cannot be resized: the result, and the floats of 1024 images on the way."""
+    if config.image_size is not None:
+        values = channels * math.prod(config.image_size)
+        require_memory(
+            num_images * values + 4 * min(num_images, 1024) * values,
+            f"{num_images:,} images of {by(*config.image_size)} pixels",
+            "lower data.image_size",
+        )
 
 
 def _convert(split: Split, config: DataConfig) -> Split:

@@ -13,13 +13,13 @@ from torch import Tensor
 from vitreous.data.images import SUFFIXES, decode_image, image_extent, is_gray, resize, to_channels
 from vitreous.data.splits import RawDataset, Split, SplitName, image_digest
 from vitreous.errors import DataError
+from vitreous.hardware import require_memory
 from vitreous.reports.formats import by
 
 SPLIT_FOLDERS: dict[str, SplitName] = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val",
     "test": "test", "testing": "test",
 }  # fmt: skip
-MAX_BYTES = 8 * 1024**3  # of decoded pixels
 
 
 def read_folder(root: Path, image_size: tuple[int, int] | None = None) -> RawDataset:
@@ -33,11 +33,12 @@ def read_folder(root: Path, image_size: tuple[int, int] | None = None) -> RawDat
     labelled = {name: _labelled_paths(folder, class_names, notes) for name, folder in folders.items()}
     paths = [path for split in labelled.values() for path, _ in split]
     size = _choose_size(paths, image_size, notes)
-    if len(paths) * size[0] * size[1] * 3 > MAX_BYTES:
-        raise DataError(
-            f"{root}: {len(paths)} images of {by(*size)} pixels do not fit into {MAX_BYTES >> 30} GB;"
-            " make them smaller with --set data.image_size"
-        )
+    # the decoded images, and the tensors they are joined to, with three channels at first
+    require_memory(
+        2 * len(paths) * size[0] * size[1] * 3,
+        f"the {len(paths):,} images of {root}, {by(*size)} pixels each,",
+        "make them smaller with --set data.image_size, or take fewer",
+    )
     images = {name: [_read_image(path, size, notes) for path, _ in members] for name, members in labelled.items()}
     channels = 1 if all(is_gray(image) for split in images.values() for image, _ in split) else 3
     splits: dict[SplitName, Split] = {}
@@ -45,7 +46,8 @@ def read_folder(root: Path, image_size: tuple[int, int] | None = None) -> RawDat
     for name, members in labelled.items():
         pixels = torch.cat([to_channels(image[None], channels) for image, _ in images[name]])  # (n, C, H, W)
         labels = torch.tensor([label for _, label in members], dtype=torch.int64)
-        names, digests = (str(path.relative_to(root)) for path, _ in members), (digest for _, digest in images[name])
+        names = (_readable(str(path.relative_to(root))) for path, _ in members)
+        digests = (digest for _, digest in images[name])
         splits[name] = Split(pixels, labels, tuple(names), tuple(digests))
         digest.update(pixels.numpy().tobytes() + labels.numpy().tobytes())
     checksums = {"pixels and labels": digest.hexdigest()}
@@ -54,9 +56,18 @@ def read_folder(root: Path, image_size: tuple[int, int] | None = None) -> RawDat
 
 def _sub_folders(folder: Path) -> list[Path]:
     try:
-        return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+        found = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     except OSError as error:
         raise DataError(f"cannot read the folder {folder}: {error.strerror}") from None
+    for entry in found:
+        if _readable(entry.name) != entry.name:  # class names go into records and reports
+            raise DataError(f"the name of the folder {_readable(str(entry))!r} is not UTF-8; rename the folder")
+    return found
+
+
+def _readable(name: str) -> str:
+    """Return a file's name with the bytes that are not UTF-8 escaped."""
+    return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _split_folders(root: Path) -> dict[SplitName, Path]:

@@ -21,6 +21,7 @@ from PIL.JpegImagePlugin import jpeg_factory
 from PIL.PngImagePlugin import PngImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
+from vitreous.downloads.files import open_plain
 from vitreous.errors import DataError
 from vitreous.reports.formats import by
 
@@ -85,14 +86,14 @@ def declared_extent(data: bytes) -> tuple[int, int]:
 
 def _read_file(path: Path, name: str, max_bytes: int) -> bytes:
     try:
-        with path.open("rb") as stream:
+        with open_plain(path) as stream:
             return stream.read(max_bytes + 1)
     except IsADirectoryError:
         raise DataError(f"{name} is a folder; expected an image file") from None
     except FileNotFoundError:
         raise DataError(f"there is no file {name}") from None
-    except (OSError, ValueError) as error:
-        raise DataError(f"cannot read {name}: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise DataError(f"cannot read {name}: {error.strerror or error}") from None
 
 
 def check_extent(height: int, width: int, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tokenize
 import zipfile
 import zlib
@@ -13,14 +14,15 @@ import numpy as np
 import torch
 
 from vitreous.data.splits import RawDataset, Split, SplitName
-from vitreous.downloads.files import sha256_of
+from vitreous.downloads.files import open_plain, sha256_of
 from vitreous.errors import DataError
+from vitreous.hardware import require_memory
 from vitreous.reports.formats import join
 
 ARRAY_NAMES = ("images", "labels", "test_images", "test_labels", "class_names")
-MAX_BYTES = 8 * 1024**3  # of one array, decompressed
+_ALWAYS_ALLOWED, _MAX_EXPANSION = 2**28, 100  # bytes unpacked, and per byte of the file; drawings compress by about 10
 MAX_DIMENSIONS, MAX_EXTENT = 8, 2**40  # of any array; an empty one may declare a large extent
-_DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, NotImplementedError, RuntimeError, KeyError)
+_DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError, KeyError)
 
 
 def read_npz(path: Path) -> RawDataset:
@@ -65,15 +67,19 @@ def read_npy(stream: IO[bytes], num_bytes: int) -> np.ndarray:
     except KeyError:
         raise NpyError(f"has the unknown .npy version {version}") from None
     except (ValueError, SyntaxError, TypeError, tokenize.TokenError, RecursionError, MemoryError) as error:
-        raise NpyError(f"has a damaged header ({error!s:.200})") from None
+        reason = " ".join(str(error).split())  # NumPy's messages have several lines
+        raise NpyError(f"has a damaged header ({reason:.200})") from None
     if dtype.hasobject:
         raise NpyError("holds pickled Python objects, which are never loaded; save it with dtype=str or a number type")
     available = num_bytes - stream.tell()
     fits = len(shape) <= MAX_DIMENSIONS and all(0 <= extent <= MAX_EXTENT for extent in shape)
     if not fits or dtype.itemsize == 0 or math.prod(shape) * dtype.itemsize != available:
         raise NpyError(f"declares the shape {shape!s:.120} of {dtype}, but {available:,} bytes follow")
-    data = bytearray(stream.read(available))
-    if len(data) != available:
+    data = bytearray(available)  # filled in place, so that memory has the array once
+    done = 0
+    while done < available and (count := stream.readinto(memoryview(data)[done:])):  # type: ignore[attr-defined]
+        done += count
+    if done != available:
         raise NpyError("is truncated")
     return np.ndarray(shape, dtype, buffer=data, order="F" if fortran_order else "C")
 
@@ -81,20 +87,37 @@ def read_npy(stream: IO[bytes], num_bytes: int) -> np.ndarray:
 _HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
+def check_zip_directory(entries: list[zipfile.ZipInfo], limit: int, most_entries: int = 1000) -> int:
+    """Return the bytes that a zip directory declares; refuse a zip bomb before a byte of it is decompressed."""
+    if len(entries) > most_entries or len({entry.filename.removesuffix(".npy") for entry in entries}) != len(entries):
+        raise NpyError(f"its zip directory has more than {most_entries:,} entries, or repeats a name")
+    declared = sum(entry.file_size for entry in entries)
+    if declared > limit:
+        raise NpyError(f"it would unpack to {declared:,} bytes; the limit for a file of its size is {limit:,}")
+    for entry in entries:
+        if entry.flag_bits & 1 or entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise NpyError(f"its entry {entry.filename[:80]!r} is encrypted, or compressed in a way NumPy never uses")
+    return declared
+
+
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    arrays = {}
+    arrays, name = {}, ""
     try:
-        with zipfile.ZipFile(path) as archive:
-            for info in archive.infolist():
+        with open_plain(path) as file, zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            size = os.fstat(file.fileno()).st_size
+            declared = check_zip_directory(entries, max(_ALWAYS_ALLOWED, _MAX_EXPANSION * size))
+            # an array, and its conversion to uint8
+            require_memory(2 * declared, f"the arrays of {path}", "store fewer or smaller images, as uint8")
+            for info in entries:
                 name = info.filename.removesuffix(".npy")
-                if name not in ARRAY_NAMES:
-                    continue
-                if info.file_size > MAX_BYTES:
-                    raise NpyError(f"unpacks to {info.file_size:,} bytes; the limit is {MAX_BYTES:,}")
-                with archive.open(info) as stream:
-                    arrays[name] = read_npy(stream, info.file_size)
+                if name in ARRAY_NAMES:
+                    with archive.open(info) as stream:
+                        arrays[name] = read_npy(stream, info.file_size)
     except NpyError as error:
-        raise DataError(f"{name} {error}") from None
+        raise DataError(f"{name} {error}".lstrip()) from None
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror or error}") from None
     except _DAMAGE as error:
         raise DataError(f"not a complete .npz file ({error}); save it again with numpy.savez") from None
     return arrays
@@ -109,6 +132,9 @@ def _index_labels(arrays: dict[str, np.ndarray], notes: list[str]) -> tuple[tupl
     for name, array in labels.items():
         if array.ndim != 1 or array.dtype.kind not in "iuU":
             raise DataError(f"{name} is {array.dtype} of shape {array.shape}; expected one integer or string per image")
+    for name, array in arrays.items():
+        if array.dtype.kind == "U":
+            _require_unicode(name, array)
     if "class_names" in arrays:
         return _check_class_names(arrays["class_names"], labels), labels
     values = np.unique(labels["labels"])
@@ -120,6 +146,13 @@ def _index_labels(arrays: dict[str, np.ndarray], notes: list[str]) -> tuple[tupl
             raise DataError(f"{name} contains {unknown[0]!r}, which no training image has")
         labels[name] = np.searchsorted(values, array)
     return tuple(map(str, values)), labels
+
+
+def _require_unicode(name: str, strings: np.ndarray) -> None:
+    try:
+        "".join(map(str, strings.flat)).encode("utf-8")
+    except ValueError:  # half of a surrogate pair, or a number that is no character
+        raise DataError(f"{name} has a string that is not Unicode text; write it again") from None
 
 
 def _check_class_names(class_names: np.ndarray, labels: dict[str, np.ndarray]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import re
 import sys
 from pathlib import Path
@@ -18,10 +19,10 @@ from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.doctor.diagnosis import diagnose
 from vitreous.doctor.findings import Diagnosis
-from vitreous.errors import ConfigError, DataError, VitreousError
-from vitreous.hardware import prepare
+from vitreous.errors import ConfigError, DataError, VitreousError, quoted
+from vitreous.hardware import prepare, require_memory
 from vitreous.models import build
-from vitreous.reports.formats import join
+from vitreous.reports.formats import by, join
 from vitreous.runs import Run, is_run, load_run_data
 
 _MAX_PIXELS = 2**28  # 1 GB of float32: all of MNIST and CIFAR-10, a sample of larger data
@@ -137,6 +138,9 @@ def _data_arguments(dataset: Dataset, preprocessing: Preprocessing) -> dict[str,
 
 def _parse_shape(text: str) -> tuple[int, ...]:
     text = text.replace(" ", "")
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
-        raise ConfigError(f"--input-shape {text!r}: expected positive numbers with commas, as in 1,28,28")
-    return tuple(map(int, text.split(",")))
+    if not re.fullmatch(r"[1-9][0-9]{0,8}(,[1-9][0-9]{0,8}){0,7}", text):
+        raise ConfigError(f"--input-shape {quoted(text)}: expected positive numbers with commas, as in 1,28,28")
+    shape = tuple(map(int, text.split(",")))
+    # most checks compare two images with two others
+    require_memory(16 * math.prod(shape), f"inputs of {by(*shape)} values", "name a smaller --input-shape")
+    return shape

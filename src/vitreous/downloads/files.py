@@ -1,12 +1,15 @@
-"""Atomic writes, checksums, and locks between processes."""
+"""Atomic writes, reading of plain files, checksums, and locks between processes."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
+import io
 import os
 import re
 import secrets
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +32,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
     Temporaries that killed processes left in the folder are removed as well.
     """
+    _require_replaceable(path)
     with contextlib.ExitStack() as until_renamed:
         temporary, stream = _create_temporary(path, until_renamed)
         try:
@@ -44,6 +48,16 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             raise
     remove_leftovers(path.parent)
     _sync_folder(path.parent)
+
+
+def _require_replaceable(path: Path) -> None:
+    """Refuse to replace a pipe, socket or device: root may rename a file over /dev/null, and everything then breaks."""
+    if not path.name:  # "." or "/"
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
+    if os.path.islink(path) and os.readlink(path).startswith("/proc/"):  # /dev/stdin, whatever it is connected to
+        raise OSError(errno.EINVAL, "it is a stream of this process, not a file", str(path))
+    if os.path.exists(path):
+        _require_plain(os.stat(path), path, "name another file")
 
 
 def _create_temporary(path: Path, until_renamed: contextlib.ExitStack) -> tuple[Path, IO[bytes]]:
@@ -97,8 +111,44 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
+def open_plain(path: Path) -> io.BufferedReader:
+    """Open a plain file for reading; refuse, as an OSError, a pipe, socket or device: reading one may never end.
+
+    The type is asked before opening, which may already have an effect on a device, and again once it is open.
+    """
+    try:
+        _require_plain(os.stat(path), path)
+        # without O_NONBLOCK, opening a pipe waits for a writer
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        stream = os.fdopen(os.open(path, flags), "rb")
+    except ValueError as error:  # a null byte in the name
+        raise OSError(errno.EINVAL, str(error), str(path)) from None
+    try:
+        _require_plain(os.fstat(stream.fileno()), path)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def _require_plain(status: os.stat_result, path: Path, advice: str = "save its content to a file") -> None:
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise OSError(errno.EINVAL, f"it is a pipe, socket or device, not a plain file; {advice}", str(path))
+
+
+def read_plain(path: Path, most: int = 2**26) -> bytes:
+    """Return the content of a plain file of at most `most` bytes; anything else is an OSError."""
+    with open_plain(path) as stream:
+        data = stream.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+    return data
+
+
 def sha256_of(path: Path) -> str:
-    with path.open("rb") as stream:
+    with open_plain(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

@@ -69,7 +69,7 @@ def compute_logits(model: nn.Module, images: Tensor, preprocessing: Preprocessin
     first = next(model.parameters())
     batches = [
         infer(model, preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype)).float().cpu()
-        for batch in images.split(batch_size)
+        for batch in images.split(min(batch_size, max(1, len(images))))
     ]
     model.train(was_training)
     return torch.cat(batches)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from vitreous.config import ModelConfig
 from vitreous.models.article import ArticleCNN, ArticleDesign, ArticleViT
 from vitreous.models.cnn import CNN
 from vitreous.models.fast.vit import FastViT
+from vitreous.models.size import require_size
 from vitreous.models.vit import ViT
 
 __all__ = ["CNN", "MODELS", "ArticleCNN", "ArticleDesign", "ArticleViT", "ViT", "build", "count_parameters"]
@@ -23,6 +25,8 @@ MODELS: dict[str, type[nn.Module]] = {
 
 def build(config: ModelConfig) -> nn.Module:
     """Return a freshly initialised model; seed torch first for a repeatable one."""
+    if torch.get_default_device().type != "meta":
+        require_size(config)
     return MODELS[config.kind](config)
 
 

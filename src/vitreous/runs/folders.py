@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from vitreous.config import Config
-from vitreous.downloads.files import is_temporary
+from vitreous.downloads.files import is_temporary, read_plain
 from vitreous.errors import RunError
 from vitreous.runs.record import CONFIG, is_record, parse_json
 
@@ -17,7 +17,7 @@ LOCK = ".lock"  # of the process that creates or trains the run
 def is_run(path: Path | str) -> bool:
     """Return whether a folder is a vitreous run; published checkpoints have a config.json of another kind."""
     try:
-        return is_record(parse_json(((bundled_path(str(path)) or Path(path)) / CONFIG).read_bytes()))
+        return is_record(parse_json(read_plain((bundled_path(str(path)) or Path(path)) / CONFIG)))
     except (OSError, ValueError):
         return False
 

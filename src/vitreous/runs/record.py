@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 import vitreous
 from vitreous.config import Config, build_config
 from vitreous.data.preprocessing import Preprocessing
+from vitreous.downloads.files import read_plain
 from vitreous.errors import RunError
 
 FORMAT = 2  # 1: vitreous 0.1
@@ -118,7 +119,7 @@ def record_text(record: RunRecord) -> str:
 
 def read_record(file: Path) -> RunRecord:
     try:
-        record = parse_json(file.read_bytes())
+        record = parse_json(read_plain(file))
     except FileNotFoundError:
         raise RunError(f"{str(file.parent)!r} is not a run folder: it has no {CONFIG}") from None
     except (OSError, ValueError) as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt
 
-from vitreous.downloads.files import atomic_write_bytes, atomic_write_text
+from vitreous.downloads.files import atomic_write_bytes, atomic_write_text, open_plain, read_plain
 from vitreous.errors import RunError, VitreousError
 from vitreous.runs.record import CHECKSUM, content_checksum, parse_json
 from vitreous.runs.tensors import read_tensors, tensor_bytes
@@ -73,7 +73,8 @@ def _read(file: Path, metrics: Path) -> ResumePoint | None:
     """Return None for a checkpoint with any damage."""
     try:
         facts = _read_facts(file, metrics)
-        data = file.with_suffix(".safetensors").read_bytes()
+        with open_plain(file.with_suffix(".safetensors")) as stream:
+            data = stream.read()
         if hashlib.sha256(data).hexdigest() != facts.sha256:
             return None
         return ResumePoint(facts.step, read_tensors(data, file), facts.model_dump())
@@ -84,7 +85,7 @@ def _read(file: Path, metrics: Path) -> ResumePoint | None:
 
 
 def _read_facts(file: Path, metrics: Path) -> _Facts:
-    stored = parse_json(file.read_bytes())
+    stored = parse_json(read_plain(file))
     if not isinstance(stored, dict):
         raise ValueError("not an object")
     checksum = stored.pop(CHECKSUM, None)
@@ -96,7 +97,7 @@ def _read_facts(file: Path, metrics: Path) -> _Facts:
     if checksum is None:  # vitreous 0.1 wrote none, and no keys but these
         if not stored.keys() <= _Facts.model_fields.keys():
             raise ValueError("unknown keys")
-        lines = metrics.read_bytes()[: facts.metrics_bytes] if facts.metrics_bytes else b""
+        lines = read_plain(metrics)[: facts.metrics_bytes] if facts.metrics_bytes else b""
         if len(lines) < facts.metrics_bytes or (lines and not lines.endswith(b"\n")):
             raise ValueError("metrics.jsonl has no line that ends there")
     return facts

@@ -18,8 +18,8 @@ from vitreous import hardware
 from vitreous.config import Config, DataConfig
 from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
-from vitreous.downloads.files import atomic_write_bytes, atomic_write_text, locked, remove_leftovers
-from vitreous.errors import RunError
+from vitreous.downloads.files import atomic_write_bytes, atomic_write_text, locked, open_plain, remove_leftovers
+from vitreous.errors import RunError, quoted
 from vitreous.runs.folders import LOCK, bundled_path, is_run, is_taken
 from vitreous.runs.record import (
     CONFIG,
@@ -152,8 +152,8 @@ class Run:
     def open(cls, path: Path | str) -> Run:
         """Open the run in that folder; `bundled:vit` and `bundled:cnn` come with the package."""
         path = bundled_path(str(path)) or Path(path)
-        if not path.is_dir():
-            raise RunError(f"there is no run folder {str(path)!r}; `vitreous train PRESET -o {path}` makes one")
+        if not os.path.isdir(path):  # Path.is_dir raises where the name is too long
+            raise RunError(f"there is no run folder {quoted(str(path))}; `vitreous train PRESET -o RUN` makes one")
         return cls(path, read_record(path / CONFIG))
 
     def write_record(self) -> None:
@@ -169,7 +169,10 @@ class Run:
             weights = WeightsRecord(sha256=hashlib.sha256(data).hexdigest())
             self.record = self.record.replace(status="done", results=Results(test=test), weights=weights)
             self.write_record()
-        shutil.rmtree(self.path / RESUME, ignore_errors=True)
+        self.remove_checkpoints()
+
+    def remove_checkpoints(self) -> None:
+        shutil.rmtree(self.path / RESUME, ignore_errors=True)  # a finished run may be read-only
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
@@ -205,7 +208,11 @@ class Run:
                     f"{str(self.path)!r} has no weights yet: finish it with `vitreous train --resume -o {self.path}`"
                 )
             raise RunError(f"{str(self.path)!r} is missing {WEIGHTS}; train it again, or restore the file")
-        data = file.read_bytes()
+        try:
+            with open_plain(file) as stream:
+                data = stream.read()
+        except OSError as error:
+            raise RunError(f"cannot read {str(file)!r}: {error.strerror}; make it readable") from None
         expected = self.record.weights.sha256
         if expected and hashlib.sha256(data).hexdigest() != expected:
             raise RunError(
@@ -224,7 +231,8 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         file = self.path / METRICS
         try:
-            lines = file.read_bytes().splitlines()
+            with open_plain(file) as stream:
+                lines = stream.read().splitlines()
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -256,7 +264,8 @@ class Run:
                     damaged.unlink()
             metrics = self.path / METRICS
             if metrics.exists():
-                kept = metrics.read_bytes()[: point.facts["metrics_bytes"] if point else 0]
+                with open_plain(metrics) as stream:
+                    kept = stream.read(point.facts["metrics_bytes"] if point else 0)
                 with metrics.open("r+b") as file:
                     file.truncate(kept.rfind(b"\n") + 1)  # drop a line that a power failure left incomplete
         return point

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from vitreous.errors import ConfigError
+from vitreous.downloads.files import read_plain
+from vitreous.errors import ConfigError, quoted
 from vitreous.serving.responses import Problem
 
 SHORTEST_TOKEN = 16
@@ -54,9 +55,10 @@ def is_loopback(host: str) -> bool:
 
 def read_token(path: Path) -> str:
     try:
-        token = path.read_text(encoding="utf-8").strip()
+        token = read_plain(path).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the token file {str(path)!r}: {error}") from None
+        problem = getattr(error, "strerror", None) or error
+        raise ConfigError(f"cannot read the token file {quoted(str(path))}: {problem}") from None
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable() or " " in token:
         raise ConfigError(
             f"the token in {str(path)!r} must be one line of at least {SHORTEST_TOKEN} ASCII characters without spaces;"
