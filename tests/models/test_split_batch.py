@@ -18,8 +18,8 @@ from vitreous.models.fast import split_batch
 from vitreous.models.fast.split_batch import SplitBatch, split_is_faster
 from vitreous.training.loop import fit
 
-PLAIN = ("data.name=digits", "model.depth=2", "model.dim=32", "model.mlp_dim=48", "model.dropout=0", "model.drop_path=0",
-         "train.epochs=0.5", "train.threads=2", "train.log_every=1")  # fmt: skip
+PLAIN = ("data.name=digits", "model.depth=2", "model.dim=32", "model.mlp_dim=48", "model.dropout=0",
+         "model.drop_path=0", "train.epochs=0.5", "train.threads=2", "train.log_every=1")  # fmt: skip
 
 
 def small(*settings: str) -> Config:
