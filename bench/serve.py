@@ -1,6 +1,6 @@
 """`vitreous serve` beside a plain FastAPI + uvicorn + PyTorch handler, in one run, on loopback.
 
-    python bench/serve.py [--run RUN] [--quick] [--json FILE] [--workers N]
+    python bench/serve.py [--run RUN] [--quick] [--docs] [--json FILE] [--workers N]
 
 Both serve RUN, by default the bundled ViT, and get the same requests (multipart) from wrk, or from the asyncio client
 below where wrk is missing. There are three loads: one PNG of 28 pixels, which needs no resizing; one of 280 pixels,
@@ -36,6 +36,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from common import Column, Report, Table
+from common import parser as common_options
+
 START_SECONDS = 180.0
 BOUNDARY = "vitreous-bench"
 
@@ -55,6 +58,16 @@ class Load:
 
 
 # eight connections with 64 files each are half of the images that `vitreous serve` lets wait
+COLUMNS = (
+    Column("load", "load"),
+    Column("connections", "connections"),
+    Column("server", "server"),
+    Column("requests_per_second", "requests/s", "{:,.0f}"),
+    Column("images_per_second", "images/s", "{:,.0f}"),
+    Column("p50_ms", "p50 ms", "{:.1f}"),
+    Column("p99_ms", "p99 ms", "{:.1f}"),
+    Column("errors", "errors"),
+)
 LOADS = (Load("28-px PNG", 28), Load("280-px PNG", 280), Load("64 files", 28, 64, (1, 8)))
 
 
@@ -327,10 +340,8 @@ def _memory_growth(pid: int, port: int, requests: int, folder: Path) -> dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = common_options(__doc__ or "")
     parser.add_argument("--run", type=Path)
-    parser.add_argument("--quick", action="store_true", help="below three minutes")
-    parser.add_argument("--json", type=Path)
     parser.add_argument("--workers", type=int, help="of `vitreous serve`; left out: its own choice")
     parser.add_argument("--plain-threads", type=int, default=1, help="of torch in the plain handler (1: see above)")
     for hidden in ("--serve", "--body"):
@@ -349,24 +360,16 @@ def main() -> None:
     else:
         seconds, rounds, requests = (2.0, 2, 5_000) if options.quick else (10.0, 3, 100_000)
         seconds = options.seconds or seconds
-        report(compare(options.run, options.workers, options.plain_threads, seconds, rounds, requests), options.json)
+        report(compare(options.run, options.workers, options.plain_threads, seconds, rounds, requests), options)
 
 
-def report(found: dict[str, Any], file: Path | None) -> None:
-    print(f"model: {found['model']}; client: {found['client']}")
-    columns = ("requests/s", "images/s", "p50 ms", "p99 ms", "errors")
-    print(f"{'load':12}{'connections':>12}  {'server':8}" + "".join(f"{name:>11}" for name in columns))
-    for row in found["rows"]:
-        print(
-            f"{row['load']:12}{row['connections']:12}  {row['server']:8}{row['requests_per_second']:11.0f}"
-            f"{row['images_per_second']:11.0f}{row['p50_ms']:11.2f}{row['p99_ms']:11.2f}{row['errors']:11}"
-        )
-    print("ours ÷ plain:")
-    for name, ratio in found["ratios"].items():
-        print(f"  {name:32} {ratio:.2f}")
-    print(f"memory: {found['memory']}")
-    if file:
-        file.write_text(json.dumps(found, indent=2) + "\n")
+def report(found: dict[str, Any], options: argparse.Namespace) -> None:
+    result = Report("serve", "`vitreous serve` beside a plain FastAPI handler", ratios=found["ratios"])
+    result.measure_peak()
+    result.tables.append(Table(f"{found['model']}; client: {found['client']}", COLUMNS, found["rows"]))
+    result.notes.append("Memory of `vitreous serve`: {before_mb:.0f} MB before and {after_mb:.0f} MB after {requests:,}"
+                        " requests, {errors} errors.".format(**found["memory"]))  # fmt: skip
+    result.finish(options)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
 
@@ -174,7 +175,11 @@ def test_rounds_of_the_server_benchmark_are_summarised(capsys: pytest.CaptureFix
     assert compared["64 files: throughput at 8"] == 4
     assert compared["28-px PNG: p99 at 8"] == 0.25
     rows_written = [asdict(row) for row in best]
-    found = {"model": "tiny", "ratios": compared, "rows": rows_written, "memory": {}, "client": "wrk"}
-    serve.report(found, tmp_path / "serve.json")
-    assert json.loads((tmp_path / "serve.json").read_text()) == found
-    assert "64 files               8  plain" in capsys.readouterr().out
+    memory = {"requests": 1000, "before_mb": 200.0, "after_mb": 201.0, "errors": 0}
+    found = {"model": "tiny", "ratios": compared, "rows": rows_written, "memory": memory, "client": "wrk"}
+    serve.report(found, Namespace(json=tmp_path / "serve.json", docs=tmp_path / "docs.md"))
+    written = json.loads((tmp_path / "serve.json").read_text())
+    assert written["ratios"] == found["ratios"]
+    assert [row["load"] for row in written["rows"]] == [row["load"] for row in found["rows"]]
+    assert "| 28-px PNG | 8 | ours |" in (tmp_path / "docs.md").read_text()
+    assert "200 MB before and 201 MB after 1,000 requests" in capsys.readouterr().out
