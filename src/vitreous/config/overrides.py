@@ -31,12 +31,19 @@ def configure(
     return config if seed is None else config.replace(seed=seed)
 
 
+def _loads(text: str) -> dict[str, Any]:
+    """Parse TOML; an integer too long to be printed, which only hexadecimals can be, is a ValueError here already."""
+    parsed = tomllib.loads(text)
+    repr(parsed)
+    return parsed
+
+
 def _parse_value(text: str) -> Any:
     """Parse a TOML value (`6`, `0.1`, `true`, `[4, 7]`, `"text"`); anything else is a bare word; null is None."""
     if text.lower() == "null":
         return None
     try:
-        parsed = tomllib.loads(f"value = {text}")
+        parsed = _loads(f"value = {text}")
     except (ValueError, RecursionError):  # not TOML, an integer of 4,300 digits, or lists nested for ever
         return text
     return parsed["value"] if len(parsed) == 1 else text  # a line break may start another key
@@ -75,7 +82,7 @@ def override(config: Config, settings: Iterable[str]) -> Config:
 def merge_toml(config: Config, path: Path) -> Config:
     """Override `config` by the tables of a TOML file: [model], [data], [data.augment], [train], and `seed`, `name`."""
     try:
-        loaded = tomllib.loads(read_plain(path).decode("utf-8"))
+        loaded = _loads(read_plain(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         problem = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot read the configuration {quoted(str(path))}: {problem}") from None

@@ -7,6 +7,7 @@ Everything is validated when it is made. What can be derived is a property, so a
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, TypeVar
 
@@ -16,8 +17,20 @@ from vitreous.config.fields import Count, FolderName, Fraction, Name, NonNegativ
 from vitreous.errors import ConfigError, quoted
 
 
+def _is_denormal(value: Any) -> bool:
+    return isinstance(value, float) and abs(value) < sys.float_info.min
+
+
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, revalidate_instances="always")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _flush_denormals(cls, values: Any) -> Any:
+        """Take a number below 2e-308 for zero, as the CPU does once training has begun (`hardware.prepare`)."""
+        if not isinstance(values, Mapping):
+            return values
+        return {key: 0.0 if _is_denormal(value) else value for key, value in values.items()}
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some fields changed, validated as a whole."""
