@@ -38,14 +38,13 @@ setup: $(VENV)/.base
 demo: $(VENV)/.base
 	@$(BIN)/python -m vitreous demo
 
-# On two cores: three processes, since some tests wait for others, and the page's tests beside them, which mostly wait for
-# the browser. These have a process of their own: playwright keeps an event loop running, so other tests could not start
-# theirs.
+# The page's tests mostly wait for the browser, so they run beside the others; in a process of their own, because
+# playwright keeps an event loop running and other tests could not start theirs.
 test: $(VENV)/.dev
 	@$(MAKE) --no-print-directory -j2 test-package test-page
 
 test-package: $(VENV)/.dev
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 -m "not slow" --ignore tests/page
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2 -m "not slow" --ignore tests/page
 
 test-page: $(VENV)/.dev
 	@log=$$(mktemp); OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m "not slow" tests/page >$$log 2>&1; code=$$?; \

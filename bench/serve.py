@@ -58,6 +58,7 @@ class Load:
 
 
 # eight connections with 64 files each are half of the images that `vitreous serve` lets wait
+_STARTED = time.perf_counter()
 COLUMNS = (
     Column("load", "load"),
     Column("connections", "connections"),
@@ -364,7 +365,9 @@ def main() -> None:
 
 
 def report(found: dict[str, Any], options: argparse.Namespace) -> None:
-    result = Report("serve", "`vitreous serve` beside a plain FastAPI handler", ratios=found["ratios"])
+    result = Report(
+        "serve", "`vitreous serve` beside a plain FastAPI handler", ratios=found["ratios"], started=_STARTED
+    )
     result.measure_peak()
     result.tables.append(Table(f"{found['model']}; client: {found['client']}", COLUMNS, found["rows"]))
     result.notes.append("Memory of `vitreous serve`: {before_mb:.0f} MB before and {after_mb:.0f} MB after {requests:,}"
