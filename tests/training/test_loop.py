@@ -285,12 +285,6 @@ def test_what_cannot_fit_into_memory_is_refused(tmp_path, monkeypatch):
     fit(small("train.epochs=0.1"), tmp_path / "run", progress=False)
 
 
-def test_tensorboard_events_are_written(tmp_path):
-    pytest.importorskip("tensorboard")
-    run = fit(small("train.epochs=1"), tmp_path / "run", progress=False, tensorboard=True)
-    assert list((run.path / "tensorboard").glob("events.*"))
-
-
 @pytest.mark.parametrize("name", ["post-vit", "post-cnn", "post-design", "cnn"])
 def test_every_kind_of_model_trains_and_reloads_as_it_was(tmp_path, name):
     from vitreous.evaluation.prediction import evaluate_run

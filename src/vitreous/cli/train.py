@@ -35,7 +35,8 @@ def train(
     processes: Annotated[int, Option(help="Data-parallel processes on this machine.", min=1)] = 1,
     compile_: Annotated[bool, Option("--compile", help="torch.compile the model.")] = False,
     device: DeviceOption = "auto",
-    tensorboard: Annotated[bool, Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    log: Annotated[list[str] | None, Option(help="Also log to tensorboard, wandb or trackio; repeatable.")] = None,
+    tensorboard: Annotated[bool, Option("--tensorboard", help="The same as --log tensorboard.")] = False,
 ) -> None:
     """Train a preset into a run folder; Ctrl-C saves, --resume continues."""
     from vitreous.config import configure
@@ -67,10 +68,11 @@ def train(
         raise ConfigError("name a preset, as in `vitreous train vit`; `vitreous presets` lists them")
     else:
         config = configure(preset, file=config_file, settings=settings, data=data, seed=seed)
+    loggers = dict.fromkeys([*(log or ()), *(["tensorboard"] if tensorboard else ())])
     if processes > 1 and not is_launched(processes):
         raise Exit(run_in_processes(processes, sys.argv[1:]))
     try:
-        run = fit(config, out, resume=resume, device=device, tensorboard=tensorboard)
+        run = fit(config, out, resume=resume, device=device, callbacks=loggers)
     except RankLost as lost:
         if lost.is_reported:
             raise Exit(lost.exit_code) from None

@@ -10,7 +10,7 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,10 +22,11 @@ from vitreous import hardware
 from vitreous.config import Config
 from vitreous.data.datasets import Dataset
 from vitreous.data.sampler import BatchSampler
-from vitreous.errors import RunError, VitreousError, require_packages
+from vitreous.errors import RunError, VitreousError
 from vitreous.evaluation.prediction import Evaluation, compute_logits
 from vitreous.runs import CONFIG, ResumePoint, Run, TestResults
 from vitreous.training import distributed
+from vitreous.training.callbacks import Callback, Callbacks, as_callbacks
 from vitreous.training.progress import Progress, make_progress
 from vitreous.training.restart import run_to_restart
 from vitreous.training.setup import open_or_create
@@ -48,32 +49,25 @@ def fit(
     resume: bool = False,
     device: str = "auto",
     progress: bool = True,
-    tensorboard: bool = False,
+    callbacks: Iterable[Callback | str] = (),
 ) -> Run:
     """Train `config` into the run folder `out` (default: runs/DATA-NAME).
 
     With `resume`, `out` is an unfinished run: it keeps its own configuration and goes on where it stopped. So does a
-    job that torchrun restarts (`run_to_restart`).
+    job that torchrun restarts (`run_to_restart`). `callbacks` are called with what is measured (`callbacks.py`).
     """
+    active = Callbacks(as_callbacks(callbacks))
     with distributed.group(config.train.timeout_seconds) as group:
         if not resume and (begun := group.broadcast(run_to_restart(config, out) if group.is_main else None)):
             out, resume = begun, True
-        tensorboard = tensorboard and group.is_main
-        if tensorboard:
-            require_packages("tensorboard", extra="tensorboard", needed_for="--tensorboard")
         with open_or_create(config, out, resume, device, group) as (run, dataset, weights):
             if run.is_done:
                 return run
-            trainer = Trainer(run, dataset, group, weights)
+            trainer = Trainer(run, dataset, group, weights, active if group.is_main else None)
             title = f"{run.config.name} on {dataset.name}"
             shown = make_progress(title) if progress and group.is_main else Progress()
-            board = _summary_writer(run.path / "tensorboard") if tensorboard else None
-            try:
-                with shown:
-                    trainer.train(shown, board)
-            finally:
-                if board is not None:
-                    board.close()
+            with shown, trainer.callbacks.around(run):
+                trainer.train(shown)
     return Run.open(run.path)
 
 
@@ -95,8 +89,16 @@ class _Window:
 class Trainer:
     """Train a run from where it is to its end."""
 
-    def __init__(self, run: Run, dataset: Dataset, group: distributed.Group, weights: Weights | None = None):
+    def __init__(
+        self,
+        run: Run,
+        dataset: Dataset,
+        group: distributed.Group,
+        weights: Weights | None = None,
+        callbacks: Callbacks | None = None,
+    ):
         self.run, self.dataset, self.group = run, dataset, group
+        self.callbacks = callbacks or Callbacks()
         self.config, self.resolved = run.config, run.resolved
         if group.world_size != self.resolved.world_size:
             raise RunError(
@@ -118,7 +120,12 @@ class Trainer:
     def elapsed_seconds(self) -> float:
         return self.elapsed_before + time.perf_counter() - self.started
 
-    def train(self, progress: Progress, board: Any) -> None:
+    def _record(self, event: str, **metrics: Any) -> None:
+        """Append a line to metrics.jsonl and pass it to the callbacks."""
+        self.run.log(event=event, **metrics)
+        self.callbacks.record(event, metrics)
+
+    def train(self, progress: Progress) -> None:
         total = self.resolved.steps
         self.window = _Window()
         start = self._restore()
@@ -129,9 +136,9 @@ class Trainer:
                 done = step + 1
                 self.window.add(loss, num_correct, len(indices))
                 if done % self.config.train.log_every == 0 or done == total:
-                    self._log_window(done, progress, board)
+                    self._log_window(done, progress)
                 if done % self.sampler.steps_per_epoch == 0 or done == total:
-                    self._validate(done, progress, board)
+                    self._validate(done, progress)
                 overdue = time.perf_counter() - self.checkpointed >= self.config.train.checkpoint_seconds
                 stop, due = self.group.any(signals.received is not None, overdue)
                 if stop or (done < total and due):
@@ -152,38 +159,32 @@ class Trainer:
                 f" {str(self.run.path)!r} cannot go on: train a new run with a lower train.lr, or train.clip_norm=1"
             ) from None
 
-    def _log_window(self, done: int, progress: Progress, board: Any) -> None:
+    def _log_window(self, done: int, progress: Progress) -> None:
         loss_sum, num_correct, images = self.group.sum([self.window.loss, self.window.num_correct, self.window.images])
         loss, accuracy = loss_sum / images, num_correct / images
         rate = images / (time.perf_counter() - self.window.started)
         self.window = _Window()
         if self.group.is_main:
-            self.run.log(
-                event="train", step=done, epoch=done / self.sampler.steps_per_epoch, loss=loss, accuracy=accuracy,
+            self._record(
+                "train", step=done, epoch=done / self.sampler.steps_per_epoch, loss=loss, accuracy=accuracy,
                 lr=self.stepper.lr, images_per_second=rate, elapsed_seconds=self.elapsed_seconds,
             )  # fmt: skip
         progress.step(done, self.resolved.steps, loss, accuracy, rate)
-        if board is not None:
-            for name, value in (("loss", loss), ("accuracy", accuracy), ("lr", self.stepper.lr)):
-                board.add_scalar(f"train/{name}", value, done)
 
-    def _validate(self, done: int, progress: Progress, board: Any) -> None:
+    def _validate(self, done: int, progress: Progress) -> None:
         if not len(self.dataset.val):
             return
         evaluation = self._evaluate(self.dataset.val.images, self.dataset.val.labels)
         if not self.group.is_main:
             return
-        self.run.log(
-            event="val", step=done, epoch=done / self.sampler.steps_per_epoch, loss=evaluation.nll,
+        self._record(
+            "val", step=done, epoch=done / self.sampler.steps_per_epoch, loss=evaluation.nll,
             accuracy=evaluation.accuracy, elapsed_seconds=self.elapsed_seconds,
         )  # fmt: skip
         progress.log(
             f"epoch {done / self.sampler.steps_per_epoch:g}: validation accuracy {evaluation.accuracy:.2%},"
             f" loss {evaluation.nll:.4f}, {self.elapsed_seconds:.0f} s"
         )
-        if board is not None:
-            board.add_scalar("val/loss", evaluation.nll, done)
-            board.add_scalar("val/accuracy", evaluation.accuracy, done)
 
     def _evaluate(self, images: Tensor, labels: Tensor) -> Evaluation:
         """Evaluate on all processes: each takes its own share of the images."""
@@ -273,8 +274,8 @@ class Trainer:
         if self.group.is_main:
             steps = self.resolved.steps
             images_per_second = steps * self.resolved.batch_size / train_seconds
-            self.run.log(
-                event="test", step=steps, epoch=steps / self.sampler.steps_per_epoch, loss=test.nll,
+            self._record(
+                "test", step=steps, epoch=steps / self.sampler.steps_per_epoch, loss=test.nll,
                 accuracy=test.accuracy, elapsed_seconds=train_seconds,
             )  # fmt: skip
             results = TestResults(**test.summary(), train_seconds=train_seconds, images_per_second=images_per_second)
@@ -312,9 +313,3 @@ def _signals() -> Iterator[_Signals]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-
-
-def _summary_writer(folder: Path) -> Any:
-    from torch.utils.tensorboard import SummaryWriter
-
-    return SummaryWriter(str(folder))
