@@ -105,5 +105,3 @@ def test_auto_is_no_preset_and_needs_data() -> None:
         preset("auto")
     with pytest.raises(ConfigError, match="name some with --data"):
         choose(AutoRequest(""))
-
-

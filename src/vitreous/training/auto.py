@@ -47,6 +47,11 @@ class AutoRequest:
     file: Path | None = None
     seed: int | None = None
 
+    @property
+    def train(self) -> TrainConfig:
+        """The training settings as far as the user named them."""
+        return self.applied(Config()).train
+
     def applied(self, config: Config) -> Config:
         """Return `config` with the user's own settings, which always win."""
         config = config if self.file is None else merge_toml(config, self.file)
@@ -58,8 +63,14 @@ class AutoRequest:
 def choose(request: AutoRequest, log: Callable[[str], None] = lambda line: None) -> Config:
     """Look at the data and return the configuration to train, with reasons; `log` gets a line before the pilot."""
     if not request.data:
-        raise ConfigError("`auto` chooses a training from the data: name some with --data (a folder, an .npz, mnist, …)")
+        raise ConfigError(
+            "`auto` chooses a training from the data: name some with --data (a folder, an .npz, mnist, …)"
+        )
     config = request.applied(Config(name=NAME, data=DataConfig(name=request.data)))
+    if config.start.weights is not None:
+        raise ConfigError(
+            "`auto` chooses a model of its own; with --from, name a ViT preset: `vitreous train vit --from …`"
+        )
     dataset = load_dataset(config.data)
     data = _smaller(config.data, dataset)
     if data != config.data:
@@ -129,7 +140,7 @@ class Meaning:
 
     @property
     def skill(self) -> float:
-        """Accuracy above chance that is certain: by the lower end of its 95 % interval, as a share of what is possible."""
+        """Accuracy above chance, by the lower end of its 95 % interval, as a share of what is possible."""
         interval = wilson_interval(round(self.accuracy * self.images), self.images)
         return (interval.low - self.chance) / (1 - self.chance) if self.chance < 1 else 0.0
 
@@ -173,7 +184,10 @@ def _probe(config: Config, dataset: Dataset) -> Meaning | None:
         threads=hardware.prepare(config.train.threads or hardware.default_threads()),
         batch_size=batch_size, steps=PILOT_STEPS, steps_per_epoch=max(1, len(dataset.train) // batch_size),
     )  # fmt: skip
-    preprocessing, sampler = Preprocessing.for_dataset(dataset), BatchSampler(len(dataset.train), batch_size, config.seed)
+    preprocessing, sampler = (
+        Preprocessing.for_dataset(dataset),
+        BatchSampler(len(dataset.train), batch_size, config.seed),
+    )
     with torch.random.fork_rng(devices=[]):
         stepper = Stepper(pilot, dataset, preprocessing, resolved, Group())
         for first in range(0, PILOT_STEPS, PILOT_CHUNK):
