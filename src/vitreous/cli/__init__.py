@@ -16,7 +16,7 @@ from typer import Exit, Option, Typer
 from vitreous import __version__
 from vitreous.cli import data
 from vitreous.cli.output import flush_or_discard, log_error, prepare_streams
-from vitreous.errors import VitreousError, quoted
+from vitreous.errors import VitreousError, on_command_line, quoted
 
 app = Typer(
     name="vitreous",
@@ -50,6 +50,11 @@ def _root(
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 2, never a traceback."""
+    with on_command_line():
+        _main()
+
+
+def _main() -> None:
     interrupts: list[int] = []
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where HOME is read-only: its own cache is of no interest
 

@@ -230,7 +230,7 @@ def _pick_device(device: str) -> str:
     if device not in available:
         raise ConfigError(f"--device {device!r}: choose from auto, cpu, cuda, mps")
     if not available[device]:
-        raise ConfigError(f"--device {device!r} is not available here; use --device cpu, or auto")
+        raise ConfigError(f"--device {device!r} is not available here; choose cpu or auto")
     return device
 
 
