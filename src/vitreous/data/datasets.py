@@ -95,15 +95,16 @@ def _read(config: DataConfig) -> RawDataset:
     name = config.name
     if name in DATASETS:
         return DATASETS[name].load()
-    path = Path(os.path.expanduser(name))  # Path.expanduser raises where there is no such user
-    if name and os.path.isdir(path):  # Path.is_dir raises where the name is too long
+    from vitreous.data.sources.find import find_source
+
+    source = find_source(name) if name else None
+    if isinstance(source, RawDataset):
+        return source
+    path = Path(os.path.expanduser(name))
+    if name and os.path.isdir(path):
         from vitreous.data.folders import read_folder
 
         return read_folder(path, config.image_size)
-    if name and path.suffix.lower() == ".npz" and os.path.exists(path):
-        from vitreous.data.npz import read_npz
-
-        return read_npz(path)
     raise _unknown(name)
 
 
