@@ -275,6 +275,7 @@ class DataConfig(_Frozen):
 
 class TrainConfig(_Frozen):
     epochs: Annotated[float, Field(gt=0, le=1e9)] = 10.0
+    min_steps_per_epoch: Positive = 10  # of a small set an epoch is several passes, until it has this many steps
     budget_seconds: Annotated[float, Field(gt=0, le=1e9)] | None = (
         None  # converted to a number of steps before the first step
     )
@@ -291,11 +292,17 @@ class TrainConfig(_Frozen):
     final_lr: Fraction = 0.0  # where the schedule ends, as a share of the peak
     label_smoothing: Fraction = 0.0
     loss: Literal["cross-entropy", "nll"] = "cross-entropy"  # nll: for models that return log-probabilities
+    class_weights: Literal["none", "auto"] = "none"  # auto: images of rare classes count more (training/plan.py)
     teacher: Name | None = None  # distillation: a run, or bundled:cnn, whose predictions are a second label
     teacher_weight: Annotated[float, Field(ge=0, le=1)] = 0.5  # its share of the loss
     teacher_temperature: Annotated[float, Field(gt=0)] = 2.0  # of both models' probabilities
     clip_norm: NonNegative = 0.0  # 0: none
     ema_decay: Fraction = 0.0  # 0: none; otherwise the averaged weights are evaluated and kept
+    early_stopping: Positive | None = None  # stop after this many validations without improvement; None: never
+    keep: Literal["last", "best"] | None = None  # which weights; None: best with early_stopping, last without
+    monitor: Literal["loss", "accuracy"] = "loss"  # of validation: what early_stopping and keep="best" go by
+    #: epochs between validations; None: 1, or more where validating would take longer than training
+    validate_every: Annotated[float, Field(gt=0, le=1e9)] | None = None
     eval_batch_size: Positive = 500
     log_every: Positive = 50  # steps between lines of metrics.jsonl
     checkpoint_seconds: NonNegative = 30.0  # at most this much is lost to a crash; 0: after every step
@@ -305,6 +312,10 @@ class TrainConfig(_Frozen):
     compile: bool = False
     freeze: Literal["none", "backbone"] = "none"  # backbone: only the head learns (a linear probe)
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor of the learning rate per layer below the head
+
+    @property
+    def keeps_best(self) -> bool:
+        return (self.keep or ("best" if self.early_stopping else "last")) == "best"
 
 
 class StartConfig(_Frozen):

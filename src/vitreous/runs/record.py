@@ -49,8 +49,10 @@ class Resolved(_Stored):
     threads: int = 1
     world_size: int = 1
     batch_size: int  # over all processes
-    steps: int
+    steps: int  # planned; early stopping may end the training before
     steps_per_epoch: int
+    validate_every: int | None = None  # steps; None: an epoch, in runs of older versions
+    class_weights: tuple[float, ...] | None = None  # of the loss, by class; None: all equal
     compile: bool = False
     teacher: dict[str, str] | None = None  # which weights distil, so that a resumed training has the same ones
     hardware: str = ""
@@ -72,6 +74,8 @@ class TestResults(_Stored):
 
 class Results(_Stored):
     test: TestResults | None = None  # None: a converted checkpoint
+    stopped_at_step: int | None = None  # by early stopping; None: trained as planned
+    best_step: int | None = None  # whose weights were kept (train.keep="best"); None: the last step's
 
 
 class WeightsRecord(_Stored):

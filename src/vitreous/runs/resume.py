@@ -44,6 +44,9 @@ class _Facts(BaseModel):
     elapsed_seconds: NonNegativeFloat = 0.0
     window: list[float] = Field(default=[0.0, 0.0, 0.0], min_length=3, max_length=3)  # sums since the last line of it
     window_seconds: NonNegativeFloat = 0.0
+    best_step: NonNegativeInt | None = None  # of the best validation so far
+    best_score: list[float] | None = None
+    validations_since_best: NonNegativeInt = 0
 
 
 def write_resume_point(folder: Path, point: ResumePoint, metrics_bytes: int) -> None:

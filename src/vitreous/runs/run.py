@@ -79,6 +79,10 @@ class Run:
             raise RunError(f"{str(self.path)!r} has no test results: finish its training, or name another run")
         return self.record.results.test
 
+    @property
+    def steps_trained(self) -> int:
+        return self.record.results.stopped_at_step or self.resolved.steps
+
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.config.name}, {self.record.status})"
 
@@ -161,13 +165,21 @@ class Run:
 
     # --- weights -------------------------------------------------------------------------------------------
 
-    def finish(self, model: nn.Module, test: TestResults | None) -> None:
+    def finish(
+        self,
+        model: nn.Module,
+        test: TestResults | None,
+        *,
+        stopped_at_step: int | None = None,
+        best_step: int | None = None,
+    ) -> None:
         """Write the weights, then the record with their checksum; the resume folder is no longer needed."""
         data = tensor_bytes(model.state_dict())
         with self._writing():
             atomic_write_bytes(self.path / WEIGHTS, data)
             weights = WeightsRecord(sha256=hashlib.sha256(data).hexdigest())
-            self.record = self.record.replace(status="done", results=Results(test=test), weights=weights)
+            results = Results(test=test, stopped_at_step=stopped_at_step, best_step=best_step)
+            self.record = self.record.replace(status="done", results=results, weights=weights)
             self.write_record()
         self.remove_checkpoints()
 

@@ -202,7 +202,7 @@ def _config(study: _Study, arm: str, count: int, seed: int, factor: float) -> Co
     epochs = steps / BatchSampler(count * study.num_classes, batch, seed).steps_per_epoch
     changed = train.replace(
         lr=train.lr * factor, muon_lr=train.muon_lr * factor, batch_size=batch, epochs=epochs,
-        freeze="backbone" if arm == HEAD_ONLY else "none",
+        min_steps_per_epoch=1, freeze="backbone" if arm == HEAD_ONLY else "none",
     )  # fmt: skip
     weights = None if arm == SCRATCH else str(study.pretrained.path)
     return base.replace(

@@ -26,7 +26,7 @@ class Callback:
         """Called every `train.log_every` steps: step, epoch, loss, accuracy, lr, images_per_second, elapsed_seconds."""
 
     def on_validation(self, metrics: Mapping[str, Any]) -> None:
-        """Called after every epoch: step, epoch, loss, accuracy, elapsed_seconds."""
+        """Called after every validation: step, epoch, loss, accuracy, elapsed_seconds."""
 
     def on_end(self, run: Run) -> None:
         """Called last, however the training ends; with `run.is_done`, `run.test_results` are there."""
@@ -86,7 +86,7 @@ class _Logger(Callback):
     def on_end(self, run: Run) -> None:
         if run.is_done:
             test = run.test_results
-            self.write({"test/loss": test.nll, "test/accuracy": test.accuracy}, run.resolved.steps)
+            self.write({"test/loss": test.nll, "test/accuracy": test.accuracy}, run.steps_trained)
 
     def _write(self, split: str, metrics: Mapping[str, Any]) -> None:
         self.write({f"{split}/{name}": metrics[name] for name in self._LOGGED if name in metrics}, metrics["step"])

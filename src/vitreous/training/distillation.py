@@ -44,6 +44,6 @@ class Teacher:
         return (infer(self.model, images) / temperature).softmax(dim=1)
 
 
-def distillation_loss(logits: Tensor, teacher: Tensor, temperature: float) -> Tensor:
+def distillation_loss(logits: Tensor, teacher: Tensor, temperature: float, reduction: str = "mean") -> Tensor:
     """Return the cross-entropy to the teacher's probabilities, times T² to scale its gradients (Hinton, 2015)."""
-    return F.cross_entropy(logits / temperature, teacher) * temperature**2
+    return F.cross_entropy(logits / temperature, teacher, reduction=reduction) * temperature**2

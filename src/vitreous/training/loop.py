@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from vitreous import hardware
@@ -25,7 +24,8 @@ from vitreous.data.sampler import BatchSampler
 from vitreous.errors import RunError, VitreousError
 from vitreous.evaluation.prediction import Evaluation, compute_logits
 from vitreous.runs import CONFIG, ResumePoint, Run, TestResults
-from vitreous.training import distributed
+from vitreous.training import checkpointing, distributed, plan
+from vitreous.training.best import BestValidation, score
 from vitreous.training.callbacks import Callback, Callbacks, as_callbacks
 from vitreous.training.progress import Progress, make_progress
 from vitreous.training.restart import run_to_restart
@@ -111,7 +111,9 @@ class Trainer:
         self.sampler = BatchSampler(
             len(dataset.train), self.resolved.batch_size, self.config.seed, group.rank, group.world_size
         )
+        self.best = BestValidation(self.config.train)
         self.window = _Window()
+        self.validate_every = self.resolved.validate_every or self.resolved.steps_per_epoch
         self.elapsed_before = 0.0  # seconds that earlier processes trained
         self.started = time.perf_counter()
         self.checkpointed = time.perf_counter()
@@ -128,34 +130,39 @@ class Trainer:
     def train(self, progress: Progress) -> None:
         total = self.resolved.steps
         self.window = _Window()
-        start = self._restore()
+        done = self._restore()
         self.started = self.checkpointed = time.perf_counter()
+        if not done and (hint := plan.hint(self.config, self.resolved)):
+            progress.log(hint)
         with _signals() as signals:
-            for step, epoch, indices in self.sampler.steps(start, total):
+            for step, epoch, indices in self.sampler.steps(done, done if self.best.is_exhausted else total):
                 loss, num_correct = self._guarded_step(step, epoch, indices)
                 done = step + 1
                 self.window.add(loss, num_correct, len(indices))
                 if done % self.config.train.log_every == 0 or done == total:
                     self._log_window(done, progress)
-                if done % self.sampler.steps_per_epoch == 0 or done == total:
+                if done % self.validate_every == 0 or done == total:
                     self._validate(done, progress)
+                is_last = done == total or self.best.is_exhausted
                 overdue = time.perf_counter() - self.checkpointed >= self.config.train.checkpoint_seconds
                 stop, due = self.group.any(signals.received is not None, overdue)
-                if stop or (done < total and due):
+                if stop or (due and not is_last):
                     self._save(done)
                 if stop:
                     raise TrainingInterrupted(
                         f"stopped at step {done} of {total} and saved; go on with: {self.group.resume_command}",
                         signals.received or signal.SIGTERM,
                     )
-        self._finish(progress)
+                if is_last:
+                    break
+        self._finish(done, progress)
 
     def _guarded_step(self, step: int, epoch: int, indices: Tensor) -> tuple[float, int]:
         try:
             return self.stepper.step(step, epoch, indices)
         except FloatingPointError as error:
             raise RunError(
-                f"the loss became {error} at step {step} (learning rate {self.stepper.lr:.3g}), so"
+                f"the loss became {error} at step {step} (learning rate {self.stepper.lr(step):.3g}), so"
                 f" {str(self.run.path)!r} cannot go on: train a new run with a lower train.lr, or train.clip_norm=1"
             ) from None
 
@@ -166,8 +173,8 @@ class Trainer:
         self.window = _Window()
         if self.group.is_main:
             self._record(
-                "train", step=done, epoch=done / self.sampler.steps_per_epoch, loss=loss, accuracy=accuracy,
-                lr=self.stepper.lr, images_per_second=rate, elapsed_seconds=self.elapsed_seconds,
+                "train", step=done, epoch=done / self.resolved.steps_per_epoch, loss=loss, accuracy=accuracy,
+                lr=self.stepper.lr(done - 1), images_per_second=rate, elapsed_seconds=self.elapsed_seconds,
             )  # fmt: skip
         progress.step(done, self.resolved.steps, loss, accuracy, rate)
 
@@ -175,14 +182,17 @@ class Trainer:
         if not len(self.dataset.val):
             return
         evaluation = self._evaluate(self.dataset.val.images, self.dataset.val.labels)
+        if self.best.is_needed:  # rank 0 decides: another kind of CPU may round differently
+            value = self.group.broadcast(score(evaluation, self.config.train, self.resolved.class_weights))
+            self.best.update(done, value, self.stepper.kept_model)
         if not self.group.is_main:
             return
         self._record(
-            "val", step=done, epoch=done / self.sampler.steps_per_epoch, loss=evaluation.nll,
+            "val", step=done, epoch=done / self.resolved.steps_per_epoch, loss=evaluation.nll,
             accuracy=evaluation.accuracy, elapsed_seconds=self.elapsed_seconds,
         )  # fmt: skip
         progress.log(
-            f"epoch {done / self.sampler.steps_per_epoch:g}: validation accuracy {evaluation.accuracy:.2%},"
+            f"epoch {done / self.resolved.steps_per_epoch:g}: validation accuracy {evaluation.accuracy:.2%},"
             f" loss {evaluation.nll:.4f}, {self.elapsed_seconds:.0f} s"
         )
 
@@ -197,25 +207,17 @@ class Trainer:
     # --- saving and restoring ------------------------------------------------------------------------------
 
     def _save(self, done: int) -> None:
-        generators = {"generators": self.group.gather(torch.get_rng_state()[None])}  # one row per rank
-        if self.stepper.device.type == "cuda":
-            generators["cuda_generators"] = self.group.gather(torch.cuda.get_rng_state()[None])
+        tensors = checkpointing.tensors_to_save(self.stepper, self.group)
         window = self.group.sum([self.window.loss, self.window.num_correct, self.window.images])
         if self.group.is_main:
-            tensors = {f"model.{name}": value for name, value in self.stepper.model.state_dict().items()}
-            if self.stepper.averaged is not None:
-                kept = self.stepper.averaged.averaged.state_dict()
-                tensors |= {f"averaged.{name}": value for name, value in kept.items()}
-            tensors |= self._optimizer_tensors()
-            tensors |= generators
-            # two names may share one tensor; safetensors wants each stored once
-            copies = {name: value.clone() for name, value in tensors.items()}
+            tensors |= {f"best.{name}": value for name, value in self.best.weights.items()}
             facts = {
                 "elapsed_seconds": self.elapsed_seconds,
                 "window": window,
                 "window_seconds": time.perf_counter() - self.window.started,
+                **self.best.facts(),
             }
-            self.run.save_resume_point(ResumePoint(done, copies, facts))
+            self.run.save_resume_point(ResumePoint(done, tensors, facts))
         self.group.barrier()  # no rank goes on, or ends the job, before rank 0 has saved
         self.checkpointed = time.perf_counter()
 
@@ -228,7 +230,9 @@ class Trainer:
         if point is None:
             return 0
         try:
-            self._restore_tensors(point.tensors)
+            checkpointing.restore(self.stepper, point.tensors, self.group)
+            weights = checkpointing.with_prefix(point.tensors, "best.")
+            self.best.restore(point.facts, weights, self.stepper.kept_model)
         except (RuntimeError, LookupError):
             raise RunError(
                 f"the checkpoint of step {point.step} in {str(self.run.path)!r} does not fit the model in {CONFIG}:"
@@ -240,54 +244,33 @@ class Trainer:
         self.window.started = time.perf_counter() - point.facts["window_seconds"]
         return point.step
 
-    def _restore_tensors(self, tensors: dict[str, Tensor]) -> None:
-        self.stepper.model.load_state_dict(_with_prefix(tensors, "model."))
-        if self.stepper.averaged is not None:
-            self.stepper.averaged.averaged.load_state_dict(_with_prefix(tensors, "averaged."))
-        self._restore_optimizers(tensors)
-        torch.set_rng_state(tensors["generators"][self.group.rank].clone())
-        if self.stepper.device.type == "cuda":
-            torch.cuda.set_rng_state(tensors["cuda_generators"][self.group.rank].clone())
-
-    def _optimizer_tensors(self) -> dict[str, Tensor]:
-        """Return the optimizers' tensors, named optimizer.NUMBER.PARAMETER.KEY."""
-        names: dict[Tensor, str] = {parameter: name for name, parameter in self.stepper.model.named_parameters()}
-        return {
-            f"optimizer.{number}.{names[parameter]}.{key}": torch.as_tensor(value)
-            for number, optimizer in enumerate(self.stepper.optimizers)
-            for parameter, state in optimizer.state.items()
-            for key, value in state.items()
-            if value is not None
-        }
-
-    def _restore_optimizers(self, tensors: dict[str, Tensor]) -> None:
-        parameters = dict(self.stepper.model.named_parameters())
-        for number, optimizer in enumerate(self.stepper.optimizers):
-            for path, value in _with_prefix(tensors, f"optimizer.{number}.").items():
-                name, _, key = path.rpartition(".")
-                optimizer.state[parameters[name]][key] = value.to(self.stepper.device)
-
-    def _finish(self, progress: Progress) -> None:
+    def _finish(self, done: int, progress: Progress) -> None:
         """Evaluate the kept weights on the test set, which is read here only, and finish the run."""
-        train_seconds = self.elapsed_seconds
+        if self.group.any(self.window.images > 0)[0]:  # stopped early, between two lines
+            self._log_window(done, progress)
+        train_seconds, total = self.elapsed_seconds, self.resolved.steps
+        stopped_at_step = done if done < total else None
+        best_step = self.best.load_into(self.stepper.kept_model)
+        if stopped_at_step:
+            progress.log(
+                f"stopped at step {done} of {total}: no better validation {self.config.train.monitor} since step"
+                f" {self.best.step or 0}"
+            )
+        if best_step:
+            progress.log(f"kept the weights of step {best_step}, the best by validation {self.config.train.monitor}")
         test = self._evaluate(self.dataset.test.images, self.dataset.test.labels)
         if self.group.is_main:
-            steps = self.resolved.steps
-            images_per_second = steps * self.resolved.batch_size / train_seconds
+            images_per_second = done * self.resolved.batch_size / train_seconds
             self._record(
-                "test", step=steps, epoch=steps / self.sampler.steps_per_epoch, loss=test.nll,
+                "test", step=done, epoch=done / self.resolved.steps_per_epoch, loss=test.nll,
                 accuracy=test.accuracy, elapsed_seconds=train_seconds,
             )  # fmt: skip
             results = TestResults(**test.summary(), train_seconds=train_seconds, images_per_second=images_per_second)
-            self.run.finish(self.stepper.kept_model, results)
+            self.run.finish(self.stepper.kept_model, results, stopped_at_step=stopped_at_step, best_step=best_step)
             progress.log(
                 f"test accuracy {test.accuracy:.2%} ({test.correct} of {test.count}), {train_seconds:.0f} s of training"
             )
         self.group.barrier()
-
-
-def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 @dataclass

@@ -18,7 +18,7 @@ from vitreous.data.sampler import BatchSampler
 from vitreous.errors import ConfigError, RunError, VitreousError
 from vitreous.models import ViT
 from vitreous.runs import Resolved, Run, is_run, new_run_path, require_same_data
-from vitreous.training import distributed
+from vitreous.training import distributed, plan
 from vitreous.training.distillation import Teacher
 from vitreous.training.step import Stepper, Weights
 
@@ -93,6 +93,16 @@ def _create(
     config: Config, out: Path | str | None, device: str, group: distributed.Group
 ) -> tuple[Run, tuple[Dataset, Weights | None]]:
     """Create a run, by rank 0; return it with its data and starting weights, on every rank."""
+    config, dataset, preprocessing, resolved, weights = prepare(config, device, group)
+    path = group.broadcast(Path(out) if out is not None else new_run_path(config))
+    _on_rank_0(group, lambda: Run.create(path, config, dataset, preprocessing, resolved))
+    return Run.open(path), (dataset, weights)
+
+
+def prepare(
+    config: Config, device: str, group: distributed.Group
+) -> tuple[Config, Dataset, Preprocessing, Resolved, Weights | None]:
+    """Return everything a training needs: the configuration fitted to the data, the data, the starting weights, …"""
     if not config.data.name:
         raise ConfigError(
             f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)"
@@ -105,10 +115,8 @@ def _create(
         config, adapted = starting_weights(config, dataset)
         preprocessing, weights, notes = adapted.normalise_as_before(preprocessing), adapted.tensors, adapted.changes
     resolved = _resolve(config, dataset, preprocessing, device, group)
-    path = group.broadcast(Path(out) if out is not None else new_run_path(config))
     resolved = resolved.model_copy(update={"starting_weights": tuple(notes)})
-    _on_rank_0(group, lambda: Run.create(path, config, dataset, preprocessing, resolved))
-    return Run.open(path), (dataset, weights)
+    return config, dataset, preprocessing, resolved, weights
 
 
 def starting_weights(config: Config, dataset: Dataset) -> tuple[Config, Adapted]:
@@ -157,12 +165,13 @@ def _resolve(
             f"train.batch_size={train.batch_size} ({len(dataset.train)} images) cannot be shared equally by"
             f" {group.world_size} processes; use a multiple of {group.world_size}"
         )
+    plan.require_validation(config, dataset)
     batch_size = min(train.batch_size, len(dataset.train) // group.world_size * group.world_size)
     picked = _pick_device(device)
     if picked == "cpu" and train.freeze == "none":  # a frozen backbone keeps nothing for its backward pass
         _check_memory(config, min(train.micro_batch or batch_size, batch_size // group.world_size))
     threads = hardware.prepare(train.threads or max(1, hardware.default_threads() // group.local_world_size))
-    steps_per_epoch = BatchSampler(len(dataset.train), batch_size, config.seed).steps_per_epoch
+    steps_per_epoch = plan.steps_per_epoch(len(dataset.train), batch_size, train)
     steps = max(1, round(train.epochs * steps_per_epoch))
     resolved = Resolved(
         device=picked,
@@ -171,6 +180,8 @@ def _resolve(
         batch_size=batch_size,
         steps=steps,
         steps_per_epoch=steps_per_epoch,
+        validate_every=plan.validation_interval(train, steps_per_epoch, batch_size, len(dataset.val)),
+        class_weights=plan.class_weights(dataset.train.labels, dataset.num_classes, train),
         compile=train.compile,
         teacher=_teacher(config, dataset),
         hardware=hardware.describe(),

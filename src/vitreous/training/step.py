@@ -52,6 +52,8 @@ class Stepper:
         if train.freeze == "backbone":
             for name, parameter in self.model.named_parameters():
                 parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
+        weighted = resolved.class_weights is not None
+        self.class_weights = torch.tensor(resolved.class_weights).to(self.device, self.dtype) if weighted else None
         self.teacher = Teacher(train.teacher, dataset).to(self.device, self.dtype) if train.teacher else None
         self.optimizers = make_optimizers(self.model, train)
         self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
@@ -65,18 +67,24 @@ class Stepper:
         splits = alone and not train.micro_batch  # more than two partial gradients would not be reproducible
         splits = splits and split_is_faster(config.model, resolved.batch_size, resolved.threads)
         self.split_batch = SplitBatch(resolved.threads) if splits else None
-        self.lr = 0.0
 
     @property
     def kept_model(self) -> nn.Module:
         """The model that is evaluated and saved: the averaged one if there is one."""
         return self.averaged.averaged if self.averaged is not None else self.model
 
-    def step(self, step: int, epoch: int, indices: Tensor) -> tuple[float, int]:
-        """Take one optimizer step; return the loss and the number of correct predictions on this rank."""
+    def lr(self, step: int) -> float:
+        """Return the learning rate at that step, before `layer_decay`."""
+        return self.config.train.lr * lr_factor(step, self.resolved.steps, self.config.train)
+
+    def step(self, step: int, epoch: int, indices: Tensor, factor: float | None = None) -> tuple[float, int]:
+        """Take one optimizer step; return the loss and the number of correct predictions on this rank.
+
+        The learning rates are the peak ones times `factor`, which is by default the schedule's.
+        """
         train = self.config.train
         self.model.train()
-        self._set_lr(lr_factor(step, self.resolved.steps, train))
+        self._set_lr(lr_factor(step, self.resolved.steps, train) if factor is None else factor)
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         total, num_correct = self._backward(epoch, indices)
@@ -110,20 +118,28 @@ class Stepper:
         return sum(loss for loss, _ in results), sum(num_correct for _, num_correct in results)
 
     def _loss(self, pixels: Tensor, labels: Tensor) -> tuple[Tensor, int]:
-        """Return the mean loss and the number of correct predictions."""
-        train = self.config.train
+        """Return the mean loss and the number of correct predictions.
+
+        With class weights, an image counts as often as the weight of its class says, with its smoothed label and its
+        teacher too. The sum is divided by the number of images, not by their weights (whose mean over the training set
+        is 1): so the step does not depend on how the batch is divided among micro-batches, threads and processes.
+        """
+        train, weights = self.config.train, self.class_weights
+        reduction = "mean" if weights is None else "none"
         images = self.preprocessing.to_input(pixels).to(self.device, self.dtype)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=train.precision == "bfloat16"):
             logits = self.forward(images)
             if train.loss == "nll":
-                loss = F.nll_loss(logits, labels)
+                loss = F.nll_loss(logits, labels, reduction=reduction)
             else:
                 scores = logits.float() if train.precision == "bfloat16" else logits
-                loss = F.cross_entropy(scores, labels, label_smoothing=train.label_smoothing)
+                loss = F.cross_entropy(scores, labels, label_smoothing=train.label_smoothing, reduction=reduction)
             if self.teacher is not None:
                 share, temperature = train.teacher_weight, train.teacher_temperature
                 teacher = self.teacher.probabilities(pixels, temperature)
-                loss = (1 - share) * loss + share * distillation_loss(logits, teacher, temperature)
+                loss = (1 - share) * loss + share * distillation_loss(logits, teacher, temperature, reduction)
+            if weights is not None:
+                loss = (weights[labels] * loss).mean()
         return loss, int((logits.argmax(dim=1) == labels).sum())
 
     def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,4 +154,3 @@ class Stepper:
         for optimizer, peaks in zip(self.optimizers, self.peak_lrs, strict=True):
             for group, peak in zip(optimizer.param_groups, peaks, strict=True):
                 group["lr"] = peak * factor
-        self.lr = self.config.train.lr * factor
