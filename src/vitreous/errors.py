@@ -98,12 +98,14 @@ _COMMANDS = {
     r"`?vitreous train (?:--processes \d+ )?--resume (?:--processes \d+ )?-o (?P<q>['\"]?)(?P<path>[^`'\"]+)(?P=q)`?":
         lambda found: f"vitreous.fit(out={found['path']!r}, resume=True)",
     r"`vitreous train --from ?(?P<path>[^`]*)`":
-        lambda found: f"vitreous.fit(weights={found['path'] and repr(found['path']) or '…'})",
+        lambda found: f"vitreous.fit(weights={repr(found['path']) if found['path'] else '…'})",
     r"`vitreous train (\w+) -o (\w+)`": r"vitreous.fit(\1, out=\2)",
     r"`vitreous train`": "vitreous.fit",
     r"`vitreous presets (\w+)`": r"vitreous.preset(\1)",
     r"`vitreous compare (\w+) (\w+)`": r'vitreous.compare("\1", "\2")',
     r"--approximate \(in Python approximate=True\)": "approximate=True",
+    r"--processes (\d+), or torchrun": r"\1 processes of torchrun",
+    r"--processes or torchrun": "torchrun",
     r"--input-shape [\d,]+ \(or images=\.\.\.\)": "images=…",
 }  # fmt: skip
 

@@ -81,21 +81,25 @@ def override(config: Config, settings: Iterable[str]) -> Config:
 
 def merge_toml(config: Config, path: Path) -> Config:
     """Override `config` by the tables of a TOML file: [model], [data], [data.augment], [train], and `seed`, `name`."""
+    return build_config(Config, merge(config.model_dump(), read_toml(path)), source=str(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
     try:
-        loaded = _loads(read_plain(path).decode("utf-8"))
+        return _loads(read_plain(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         problem = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot read the configuration {quoted(str(path))}: {problem}") from None
-    return build_config(Config, _merge(config.model_dump(), loaded), source=str(path))
 
 
-def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested dictionaries with the values of `top` in place of those of `base`."""
     merged = dict(base)
     for key, value in top.items():
         if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
             # another kind of model has other fields: keep nothing of the old one
             other_kind = "kind" in value and value["kind"] != merged[key].get("kind")
-            merged[key] = dict(value) if other_kind else _merge(merged[key], value)
+            merged[key] = dict(value) if other_kind else merge(merged[key], value)
         else:
             merged[key] = value
     return merged

@@ -133,7 +133,7 @@ def read_record(file: Path) -> RunRecord:
     if record["format"] > FORMAT:
         raise RunError(
             f"{str(file)!r} has format {record['format']}, made by vitreous {record.get('vitreous', '?')}; this is"
-            f" {vitreous.__version__}, which reads up to {FORMAT}: pip install --upgrade vitreous"
+            f" {vitreous.__version__}, which reads up to {FORMAT}: pip install -U vitreous"
         )
     checksum = record.pop(CHECKSUM, None)
     if checksum is not None and checksum != content_checksum(record):
