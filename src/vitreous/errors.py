@@ -104,6 +104,7 @@ _COMMANDS = {
     r"`vitreous presets (\w+)`": r"vitreous.preset(\1)",
     r"`vitreous compare (\w+) (\w+)`": r'vitreous.compare("\1", "\2")',
     r"--approximate \(in Python approximate=True\)": "approximate=True",
+    r"`vitreous calibrate --run [^`]+`": "`vitreous calibrate`",
     r"--processes (\d+), or torchrun": r"\1 processes of torchrun",
     r"--processes or torchrun": "torchrun",
     r"--input-shape [\d,]+ \(or images=\.\.\.\)": "images=…",

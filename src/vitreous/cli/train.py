@@ -78,6 +78,8 @@ def train(
             raise Exit(lost.exit_code) from None
         raise
     if os.environ.get("RANK", "0") == "0":
-        test = run.test_results
-        accuracy = f"{test.accuracy:.2%} on the test set ({test.correct} of {test.count})"
-        print(f"{run.path}: {accuracy}, {test.train_seconds:.0f} s of training")
+        if (test := run.record.results.test) is None:  # data.test_fraction=0
+            print(f"{run.path}: trained on all images, without a test set")
+        else:
+            accuracy = f"{test.accuracy:.2%} on the test set ({test.correct} of {test.count})"
+            print(f"{run.path}: {accuracy}, {test.train_seconds:.0f} s of training")

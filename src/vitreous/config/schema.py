@@ -264,7 +264,8 @@ class DataConfig(_Frozen):
     )
     image_size: Size | None = None  # resize to this; None: keep the data's size
     channels: Literal[1, 3] | None = None
-    val_fraction: Fraction = 0.1  # split from the training set, stratified; 0: none
+    test_fraction: Fraction = 0.2  # split from the training set, stratified, where the source has no test set; 0: none
+    val_fraction: Fraction = 0.1  # likewise, of what is left; 0: none
     split_seed: Seed = 0
     train_per_class: Positive | None = None  # keep only this many training images per class
     augment: AugmentConfig = AugmentConfig()

@@ -28,9 +28,6 @@ __all__ = [
     "DATASETS", "Dataset", "Description", "Split", "describe", "duplicates_between", "fetch", "load_dataset", "verify",
 ]  # fmt: skip
 
-TEST_FRACTION = 0.2  # where the source defines no test set
-
-
 @dataclass(frozen=True)
 class Dataset:
     name: str
@@ -65,10 +62,10 @@ def load_dataset(config: DataConfig) -> Dataset:
     _check_classes(config.name, raw)
     notes = list(raw.notes)
     train, val, test = _split(config, raw, notes)
-    if not len(test):
+    if not len(test) and config.test_fraction:
         raise DataError(
-            f"{config.name}: {len(train)} images are too few for a test set of {TEST_FRACTION:.0%} of each class; add"
-            " images, or a separate test set"
+            f"{config.name}: {len(train)} images are too few for a test set of {config.test_fraction:.0%} of each class;"
+            " add images, or a separate test set, or set data.test_fraction=0 to do without"
         )
     duplicates = 0 if config.name in DATASETS else len(duplicates_between(train, test))
     if duplicates:
@@ -132,10 +129,13 @@ def _check_classes(name: str, raw: RawDataset) -> None:
 def _split(config: DataConfig, raw: RawDataset, notes: list[str]) -> tuple[Split, Split, Split]:
     train, val, test = raw.splits["train"], raw.splits.get("val"), raw.splits.get("test")
     if test is None:
-        kept, held_out = split_indices(train.labels, TEST_FRACTION, config.split_seed)
+        kept, held_out = split_indices(train.labels, config.test_fraction, config.split_seed)
         train, test = train.take(kept), train.take(held_out)
+        share = f"({config.test_fraction:.0%} of each class)"
         notes.append(
-            f"no test set given: {len(test)} images ({TEST_FRACTION:.0%} of each class) held out, fixed by split_seed"
+            f"no test set given: {len(test)} images {share} held out, fixed by split_seed"
+            if config.test_fraction
+            else "no test set: all images are trained on"
         )
     if val is None:
         kept, held_out = split_indices(train.labels, config.val_fraction, config.split_seed)

@@ -20,6 +20,7 @@ from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.downloads.files import atomic_write_bytes, atomic_write_text, locked, open_plain, remove_leftovers
 from vitreous.errors import RunError, quoted
+from vitreous.runs.calibration import Fitted, write_calibration
 from vitreous.runs.folders import LOCK, bundled_path, is_run, is_taken
 from vitreous.runs.record import (
     CONFIG,
@@ -82,6 +83,11 @@ class Run:
     @property
     def steps_trained(self) -> int:
         return self.record.results.stopped_at_step or self.resolved.steps
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by before softmax; 1 where it was not fitted."""
+        return 1.0 if self.record.calibration is None else self.record.calibration.temperature
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.config.name}, {self.record.status})"
@@ -169,6 +175,7 @@ class Run:
         self,
         model: nn.Module,
         test: TestResults | None,
+        fitted: Fitted | None = None,
         *,
         stopped_at_step: int | None = None,
         best_step: int | None = None,
@@ -178,9 +185,9 @@ class Run:
         with self._writing():
             atomic_write_bytes(self.path / WEIGHTS, data)
             weights = WeightsRecord(sha256=hashlib.sha256(data).hexdigest())
-            results = Results(test=test, stopped_at_step=stopped_at_step, best_step=best_step)
+            results = Results(stopped_at_step=stopped_at_step, best_step=best_step)
             self.record = self.record.replace(status="done", results=results, weights=weights)
-            self.write_record()
+            write_calibration(self, fitted, test)
         self.remove_checkpoints()
 
     def remove_checkpoints(self) -> None:
