@@ -11,7 +11,7 @@ import contextlib
 import importlib.util
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _LONGEST_VALUE = 120  # characters of a user's value in a message
 _on_command_line = False
@@ -94,7 +94,7 @@ COMMAND_LINE_ONLY = {
 }  # fmt: skip
 
 _FLAG = r"(?<![\w'\"/-])"  # the start of a flag, not a part of a name or of a user's value
-_COMMANDS = {
+_COMMANDS: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"`?vitreous train (?:--processes \d+ )?--resume (?:--processes \d+ )?-o (?P<q>['\"]?)(?P<path>[^`'\"]+)(?P=q)`?":
         lambda found: f"vitreous.fit(out={found['path']!r}, resume=True)",
     r"`vitreous train --from ?(?P<path>[^`]*)`":
@@ -116,18 +116,14 @@ def in_python(message: str) -> str:
     if "-" not in message and "`vitreous " not in message:
         return message
     for pattern, replacement in _COMMANDS.items():
-        message = re.sub(pattern, replacement, message)  # type: ignore[arg-type]
-    message = re.sub(rf"{_FLAG}--set (?P<path>[a-z]+(?:\.[a-z_]+)+)(?:=(?P<value>\[[^]]*\]|[^\s,;)]+))?", _setting, message)
+        message = re.sub(pattern, replacement, message)
+    setting = r"--set (?P<path>[a-z]+(?:\.[a-z_]+)+)(?:=(?P<value>\[[^]]*\]|[^\s,;)]+))?"
+    message = re.sub(_FLAG + setting, _setting, message)
     message = re.sub(rf"{_FLAG}--set\b", "settings", message)
     message = re.sub(rf"{_FLAG}-o(?: (?P<path>[A-Z]+\b|[^\s;,]*[./][^\s;,]*))?(?![\w-])", _out, message)
-    for flag, name in SWITCHES.items():
-        message = re.sub(rf"{_FLAG}{flag}(?![\w-])", f"{name}=True", message)
-    for flag, name in ARGUMENTS.items():
-        value = r"(?: (?P<value>-?\d+\b|'[^']*'|\[[^]]*\]))?"
-        message = re.sub(
-            rf"{_FLAG}{flag}(?![\w-]){value}", lambda found, name=name: f"{name}={found['value'] or '…'}", message
-        )
-    return message
+    message = re.sub(rf"{_FLAG}({'|'.join(SWITCHES)})(?![\w-])", lambda found: f"{SWITCHES[found[1]]}=True", message)
+    argument = rf"({'|'.join(ARGUMENTS)})(?![\w-])(?: (?P<value>-?\d+\b|'[^']*'|\[[^]]*\]))?"
+    return re.sub(_FLAG + argument, lambda found: f"{ARGUMENTS[found[1]]}={found['value'] or '…'}", message)
 
 
 def _setting(found: re.Match[str]) -> str:

@@ -52,7 +52,9 @@ def configure_from_keywords(
             config = build_config(Config, _put(config.model_dump(), {_SECTIONS[section]: given.model_dump()}))
             continue
         if not isinstance(given, Mapping | None):
-            raise ConfigError(f"{section}={quoted(given)}: expected a dictionary of settings, as in {_EXAMPLES[section]}")
+            raise ConfigError(
+                f"{section}={quoted(given)}: expected a dictionary of settings, as in {_EXAMPLES[section]}"
+            )
         if section == "model" and given and given.get("kind", config.model.kind) != config.model.kind:
             config = as_config(merge(config.model_dump(), {"model": {"kind": given["kind"]}}))
         changes |= {_known_path(config, (*_SECTIONS[section], name)): value for name, value in (given or {}).items()}
@@ -137,7 +139,9 @@ def _path_of(config: Config, name: str, function: str) -> Path_:
         raise ConfigError(_unknown(function, name, [*places], which))
     if name in _PREFERRED or len(places[name]) == 1:
         return _PREFERRED.get(name, places[name][0])
-    ways = [f"settings={{'data.{name}': …}}" if path[0] == "data" else f"{path[0]}={{{name!r}: …}}" for path in places[name]]
+    ways = [
+        f"settings={{'data.{name}': …}}" if path[0] == "data" else f"{path[0]}={{{name!r}: …}}" for path in places[name]
+    ]
     raise ConfigError(f"{function}() has {len(ways)} settings {name!r}: write {' or '.join(ways)}")
 
 
@@ -155,7 +159,9 @@ def _known_path(config: Config, path: Path_) -> Path_:
         if name not in fields:
             close = difflib.get_close_matches(name, fields, n=1)
             where = ".".join(path[:depth])
-            hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(f for f in fields if f != 'kind')}"
+            hint = (
+                f"did you mean {close[0]}?" if close else f"choose from {', '.join(f for f in fields if f != 'kind')}"
+            )
             raise ConfigError(f"{where or 'a configuration'} has no setting {name!r}; {hint}")
         section = getattr(section, name)
     return path

@@ -62,14 +62,16 @@ def override(config: Config, settings: Iterable[str]) -> Config:
         for section in sections:
             if not isinstance(target.get(section), dict):
                 raise ConfigError(
-                    f"the setting {shown}: there is no section {quoted(section)}; sections are model, data, train, start"
+                    f"the setting {shown}: there is no section {quoted(section)}; there are model, data, train, start"
                 )
             target = target[section]
         if field not in target:
             known = ", ".join(sorted(key for key in target if key != "kind"))
             raise ConfigError(f"the setting {shown}: there is no setting {quoted(path.strip())}; choose from {known}")
         if isinstance(target[field], dict):
-            raise ConfigError(f"the setting {shown}: {path.strip()!r} is a section; set one of {', '.join(target[field])}")
+            raise ConfigError(
+                f"the setting {shown}: {path.strip()!r} is a section; set one of {', '.join(target[field])}"
+            )
         value = _parse_value(text.strip())
         # "none" is a choice of some fields (model.positions) and the absence of a value in others (train.threads)
         is_none = isinstance(value, str) and value.lower() == "none" and not isinstance(target[field], str)

@@ -28,6 +28,7 @@ __all__ = [
     "DATASETS", "Dataset", "Description", "Split", "describe", "duplicates_between", "fetch", "load_dataset", "verify",
 ]  # fmt: skip
 
+
 @dataclass(frozen=True)
 class Dataset:
     name: str
@@ -64,8 +65,8 @@ def load_dataset(config: DataConfig) -> Dataset:
     train, val, test = _split(config, raw, notes)
     if not len(test) and config.test_fraction:
         raise DataError(
-            f"{config.name}: {len(train)} images are too few for a test set of {config.test_fraction:.0%} of each class;"
-            " add images, or a separate test set, or set data.test_fraction=0 to do without"
+            f"{config.name}: {len(train)} images are too few for a test set of {config.test_fraction:.0%} of each"
+            " class; add images, or a separate test set, or do without (data.test_fraction=0)"
         )
     duplicates = 0 if config.name in DATASETS else len(duplicates_between(train, test))
     if duplicates:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitreous.data.datasets import Dataset, Split
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import DataError
-from vitreous.evaluation import metrics
+from vitreous.evaluation import display, metrics
 from vitreous.evaluation.class_metrics import ClassMetrics, balanced_accuracy, macro_f1, per_class_metrics
 from vitreous.evaluation.novelty import Novelty
 from vitreous.hardware import prepare
@@ -27,6 +27,10 @@ from vitreous.runs import Run, load_run_data
 @dataclass(frozen=True)
 class Evaluation:
     """A model's logits on a labelled set, and the temperature of its run."""
+
+    __repr__ = display.evaluation_line
+    _repr_html_ = display.evaluation_html
+    to_pandas = display.evaluation_frame
 
     logits: np.ndarray  # (n, classes)
     labels: np.ndarray  # (n,)
@@ -186,6 +190,10 @@ def choose_split(dataset: Dataset, name: str) -> Split:
 @dataclass(frozen=True)
 class Prediction:
     """The prediction for one image, and how the image became the model's input."""
+
+    __repr__ = display.prediction_line
+    _repr_html_ = display.prediction_html
+    to_pandas = display.prediction_frame
 
     label: str
     probability: float

@@ -33,18 +33,19 @@ class Predictions(list["Prediction"]):
         return np.array(rows) if rows else np.zeros((0, 0))
 
     def to_pandas(self) -> Any:
-        """Return a data frame: label, probability, and a column per class."""
+        """Return a data frame: label, probability, novelty (where the run measures it), and a column per class."""
         table = self.probabilities
         by_class = {f"p({name})": table[:, index] for index, name in enumerate(self.class_names)}
         probabilities = [one.probability for one in self]
-        return data_frame({"label": self.labels, "probability": probabilities, **by_class})
+        novelty = {} if any(one.novelty is None for one in self) else {"novelty": [one.novelty for one in self]}
+        return data_frame({"label": self.labels, "probability": probabilities, **novelty, **by_class})
 
     def __repr__(self) -> str:
         shown = join((f"{one.label} ({percent(one.probability)})" for one in self), most=6)
         return f"Predictions({plural(len(self), 'image')}{': ' + shown if self else ''})"
 
     def _repr_html_(self) -> str:
-        rows = ((html_image(one), one.label, percent(one.probability), "; ".join(one.notes)) for one in self)
+        rows = ((html_image(one), one.label, percent(one.probability), notes_in_words(one)) for one in self)
         return html_card(plural(len(self), "image"), {}, html_table(("image", "label", "probability", "notes"), rows))
 
 
@@ -53,3 +54,7 @@ def html_image(prediction: Prediction) -> Markup:
     source = image_data_uri(prediction.pixels)
     style = "height:56px;image-rendering:pixelated"
     return Markup(f'<img alt="{escape(prediction.label)}" style="{style}" src="{source}">')
+
+
+def notes_in_words(prediction: Prediction) -> str:
+    return "; ".join([*prediction.notes, *(["unlike the training images"] if prediction.unlike else [])])

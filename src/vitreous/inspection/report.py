@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.inspection import wording
+from vitreous.inspection import display, wording
 from vitreous.inspection.examination import Examination
 from vitreous.inspection.figures import draw_figures
 from vitreous.inspection.model_survey import Survey
@@ -58,6 +58,10 @@ arrays.npz    the numbers behind it: numpy.load('arrays.npz')[NAME]
 @dataclass(frozen=True)
 class Look:
     """The files and results of `write_look`."""
+
+    __repr__ = display.look_line
+    _repr_html_ = display.look_html
+    to_pandas = display.look_frame
 
     report: Path
     arrays: Path

@@ -59,11 +59,10 @@ def draw_history(history: History) -> DrawnFigure:
     with figure_style("history", _WIDTH, _HEIGHT) as figure:
         for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
             for part, label, color in ((history.train, "training", "cnn"), (history.val, "validation", "vit")):
-                points = [
-                    (x, y) for x, y in zip(part.get("epoch", []), part.get(name, []), strict=False) if y is not None
-                ]
-                marker = "o" if len(points) < 2 else ""
-                axes.plot(*zip(*points, strict=True) if points else ([], []), marker, linestyle="-", color=light(color), label=label)
+                steps = zip(part.get("epoch", []), part.get(name, []), strict=True)
+                points = [(x, y) for x, y in steps if y is not None]  # a loss that was not finite
+                xs, ys = zip(*points, strict=True) if points else ((), ())
+                axes.plot(xs, ys, marker="o" if len(xs) == 1 else None, color=light(color), label=label)
             axes.set_title(name)
             axes.set_xlabel("epoch")
         figure.axes[0].legend()
