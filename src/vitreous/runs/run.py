@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import vitreous
 from vitreous import hardware
@@ -159,7 +159,7 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, path: Path | str) -> Run:
+    def open(cls, path: Path | str) -> Self:
         """Open the run in that folder; `bundled:vit` and `bundled:cnn` come with the package."""
         path = bundled_path(str(path)) or Path(path)
         if not os.path.isdir(path):  # Path.is_dir raises where the name is too long
