@@ -210,7 +210,7 @@ def _remove_with(owner: object, folder: str) -> None:
 class VitClassifier(_RunClassifier):
     """A Vision Transformer that classifies images, as a scikit-learn estimator.
 
-    `run_` is the trained run (`run_.history`, `run_.model`); it lives in a temporary folder unless `out` names a new one.
+    `run_` is the trained run (`run_.history`, `run_.model`); its folder is temporary unless `out` names a new one.
     Parameters that are None are those of the preset `vit`; `patch_size` by default divides each side by 4. `augment`
     and `settings` are as in `vitreous.fit`: {"shift": 1}, {"train.class_weights": "auto"}. With a `random_state` every
     fit gives the same model.

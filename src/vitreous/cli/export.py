@@ -9,7 +9,7 @@ from vitreous.errors import ConfigError
 
 
 def export(
-    to: Annotated[str, Option("--to", help="onnx (one file), page (a folder for any static host) or hub (Hugging Face's).")],
+    to: Annotated[str, Option("--to", help="onnx (a file), page (a static site) or hub (Hugging Face repository).")],
     out: Annotated[Path, Option("--out", "-o", help="The file or folder to write.")],
     runs: Annotated[list[Path] | None, Option("--run", help="A run folder; page: repeatable.")] = None,
     lean: Annotated[bool, Option("--lean", help="onnx: logits and probabilities, no intermediates.")] = False,
