@@ -11,10 +11,12 @@ from typer import Argument, Exit, Option
 from vitreous.cli.options import (
     DataOption,
     DeviceOption,
+    JsonOption,
     OutOption,
     SeedOption,
     SetOption,
 )
+from vitreous.cli.output import print_result
 from vitreous.errors import ConfigError
 
 
@@ -36,6 +38,7 @@ def train(
     compile_: Annotated[bool, Option("--compile", help="torch.compile the model.")] = False,
     device: DeviceOption = "auto",
     tensorboard: Annotated[bool, Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a preset into a run folder; Ctrl-C saves, --resume continues."""
     from vitreous.config import configure
@@ -78,4 +81,5 @@ def train(
     if os.environ.get("RANK", "0") == "0":
         test = run.test_results
         accuracy = f"{test.accuracy:.2%} on the test set ({test.correct} of {test.count})"
-        print(f"{run.path}: {accuracy}, {test.train_seconds:.0f} s of training")
+        line = f"{run.path}: {accuracy}, {test.train_seconds:.0f} s of training"
+        print_result(line, value={"run": str(run.path), **test.model_dump(mode="json")}, as_json=as_json)
