@@ -24,7 +24,7 @@ def list_datasets(as_json: JsonOption = False) -> None:
 
     rows = [describe(name) for name in DATASETS]
     wide = Table("name", "title", "images", "size", "classes", "cached", "licence", box=None, header_style="bold")
-    narrow = Table(Column("name", no_wrap=True), "title and licence", "images", "size", box=None, header_style="bold")
+    narrow = Table(Column("name", no_wrap=True), "title, licence", "images", "size", box=None, header_style="bold")
     for row in rows:
         images, (height, width) = f"{row.train_images:,} + {row.test_images:,}", row.image_size
         size, cached = f"{height}×{width}×{row.channels}", "yes" if row.cached else "no"

@@ -31,7 +31,7 @@ def _print_table(table: Any) -> None:
     from vitreous.reports.tables import natural_width
 
     console = Console()
-    if not sys.stdout.isatty():  # a pipe has no width: nothing is cut off for want of it
+    if not sys.stdout.isatty():  # a pipe has no width, so nothing needs to be truncated
         console = Console(width=max(_PIPE_COLUMNS, natural_width(table, console)), no_color=True)
     console.print(table, highlight=False)
 
