@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 import vitreous
 from vitreous.config import Config, build_config
@@ -67,8 +67,10 @@ class TestResults(_Stored):
     accuracy: float
     correct: int
     count: int
-    nll: float
+    nll: float  # this and the next with the temperature in `calibration`, if there is one
     calibration_error: float
+    raw_nll: float | None = None  # without it; None: not recorded by older versions, which had no temperature
+    raw_calibration_error: float | None = None
     train_seconds: float
     images_per_second: float
 
@@ -79,6 +81,31 @@ class Results(_Stored):
 
 class WeightsRecord(_Stored):
     sha256: str | None = None
+
+
+class NoveltyRecord(_Stored):
+    """How "unlike the training images" is measured; the statistics are in a file of their own."""
+
+    file: str
+    sha256: str
+    representations: tuple[str, ...]  # that distances are measured in
+    train_images: int  # whose means and covariance these are
+    val_images: int  # which set the threshold
+    share: float = Field(gt=0, lt=1)  # of images like the training ones, about, that exceed the threshold
+
+
+class Calibration(_Stored):
+    """Fitted on the validation split, with the weights that were kept: probabilities = softmax(logits / temperature)."""
+
+    temperature: float = Field(gt=0, allow_inf_nan=False)
+    data: str  # whose validation split
+    images: int
+    nll: float
+    raw_nll: float  # with temperature 1
+    calibration_error: float
+    raw_calibration_error: float
+    novelty: NoveltyRecord | None = None
+    notes: tuple[str, ...] = ()
 
 
 class RunRecord(_Stored):
@@ -95,6 +122,7 @@ class RunRecord(_Stored):
     versions: dict[str, str] = {}
     results: Results = Results()
     weights: WeightsRecord = WeightsRecord()
+    calibration: Calibration | None = None  # None: an older run, or one without validation images
     provenance: dict[str, str] | None = None  # of a bundled model: command and commit
 
     def replace(self, **changes: Any) -> RunRecord:

@@ -20,13 +20,13 @@ from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.downloads.files import atomic_write_bytes, atomic_write_text, locked, open_plain, remove_leftovers
 from vitreous.errors import RunError, quoted
+from vitreous.runs.calibration import Fitted, write_calibration
 from vitreous.runs.folders import LOCK, bundled_path, is_run, is_taken
 from vitreous.runs.record import (
     CONFIG,
     MOST_SKIPPED_NAMES,
     DataRecord,
     Resolved,
-    Results,
     RunRecord,
     TestResults,
     WeightsRecord,
@@ -79,6 +79,11 @@ class Run:
         if self.record.results.test is None:
             raise RunError(f"{str(self.path)!r} has no test results: finish its training, or name another run")
         return self.record.results.test
+
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by before softmax; 1 where it was not fitted."""
+        return 1.0 if self.record.calibration is None else self.record.calibration.temperature
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.config.name}, {self.record.status})"
@@ -164,14 +169,14 @@ class Run:
 
     # --- weights -------------------------------------------------------------------------------------------
 
-    def finish(self, model: nn.Module, test: TestResults | None) -> None:
+    def finish(self, model: nn.Module, test: TestResults | None, fitted: Fitted | None = None) -> None:
         """Write the weights, then the record with their checksum; the resume folder is no longer needed."""
         data = tensor_bytes(model.state_dict())
         with self._writing():
             atomic_write_bytes(self.path / WEIGHTS, data)
             weights = WeightsRecord(sha256=hashlib.sha256(data).hexdigest())
-            self.record = self.record.replace(status="done", results=Results(test=test), weights=weights)
-            self.write_record()
+            self.record = self.record.replace(status="done", weights=weights)
+            write_calibration(self, fitted, test)
         self.remove_checkpoints()
 
     def remove_checkpoints(self) -> None:

@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ from vitreous.config import Config
 from vitreous.data.datasets import Dataset, Split
 from vitreous.data.sampler import BatchSampler
 from vitreous.errors import RunError, VitreousError, require_packages
-from vitreous.evaluation.prediction import Evaluation, compute_logits
-from vitreous.runs import CONFIG, ResumePoint, Run, TestResults
+from vitreous.evaluation import calibration
+from vitreous.evaluation.prediction import Evaluation, compute_logits, compute_representations
+from vitreous.models.representations import representation_names
+from vitreous.runs import CONFIG, Fitted, ResumePoint, Run, TestResults
 from vitreous.training import distributed
 from vitreous.training.progress import Progress, make_progress
 from vitreous.training.restart import run_to_restart
@@ -270,22 +272,45 @@ class Trainer:
                 optimizer.state[parameters[name]][key] = value.to(self.stepper.device)
 
     def _finish(self, progress: Progress) -> None:
-        """Evaluate the kept weights on the test set, which is read here only, and finish the run."""
+        """Calibrate the kept weights, evaluate them on the test set, which is read here only, and finish the run."""
         train_seconds = self.elapsed_seconds
-        test = self._evaluate(self.dataset.test)
+        fitted = self._calibrate()
+        temperature = 1.0 if fitted is None else fitted[0].temperature
+        test = replace(self._evaluate(self.dataset.test), temperature=temperature)
         if self.group.is_main:
             steps = self.resolved.steps
             images_per_second = steps * self.resolved.batch_size / train_seconds
             self.run.log(
-                event="test", step=steps, epoch=steps / self.sampler.steps_per_epoch, loss=test.nll,
+                event="test", step=steps, epoch=steps / self.sampler.steps_per_epoch, loss=test.raw_nll,
                 accuracy=test.accuracy, elapsed_seconds=train_seconds,
             )  # fmt: skip
             results = TestResults(**test.summary(), train_seconds=train_seconds, images_per_second=images_per_second)
-            self.run.finish(self.stepper.kept_model, results)
+            self.run.finish(self.stepper.kept_model, results, fitted)
+            if fitted is None:
+                progress.log("there are no validation images: the probabilities are not calibrated (temperature 1)")
+            else:
+                progress.log("; ".join([calibration.in_words(fitted[0]), *fitted[0].notes]))
             progress.log(
                 f"test accuracy {test.accuracy:.2%} ({test.correct} of {test.count}), {train_seconds:.0f} s of training"
             )
         self.group.barrier()
+
+    def _calibrate(self) -> Fitted | None:
+        """Fit temperature and novelty; all processes compute their share of the outputs, and get the same result."""
+        if not len(self.dataset.val):
+            return None
+        sample = calibration.statistics_sample(self.dataset.train)
+        train, val = (self._outputs(split) for split in (sample, self.dataset.val))
+        names = representation_names(self.stepper.kept_model)
+        return calibration.fit_calibration(train, val, self.dataset.name, names)
+
+    def _outputs(self, split: Split) -> calibration.Outputs:
+        share = split.images.tensor_split(self.group.world_size)[self.group.rank]
+        logits, parts = compute_representations(
+            self.stepper.kept_model, share, self.stepper.preprocessing, self.config.train.eval_batch_size
+        )
+        logits, *parts = (self.group.gather(values) for values in (logits, *parts))
+        return calibration.Outputs(logits, tuple(parts), split.labels)
 
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
