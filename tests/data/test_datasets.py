@@ -419,7 +419,10 @@ def test_npz_class_names_words_and_other_numbers(tmp_path: Path) -> None:
         ({"images": np.uint8(5), "labels": LABELS}, "images is a single number; expected images"),
         ({"images": PIXELS, "labels": LABELS[:5]}, "20 images, but 5 labels"),
         ({"images": PIXELS, "labels": LABELS / 2}, "labels is float64"),
-        ({"images": PIXELS, "labels": LABELS, "test_images": PIXELS}, "there is 'test_images', but no labels of the test set"),
+        (
+            {"images": PIXELS, "labels": LABELS, "test_images": PIXELS},
+            "there is 'test_images', but no labels of the test set",
+        ),
         ({"images": PIXELS.astype(np.int16) - 1, "labels": LABELS}, "integers must be from 0 to 255"),
         ({"images": PIXELS * 2.0, "labels": LABELS}, "floats must be from 0 to 1"),
         ({"images": PIXELS * np.nan, "labels": LABELS}, "goes from nan"),

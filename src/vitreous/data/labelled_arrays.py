@@ -13,7 +13,7 @@ import numpy as np
 from vitreous.data.array_names import assign_roles
 from vitreous.data.splits import RawDataset, Split, SplitName
 from vitreous.errors import DataError, quoted
-from vitreous.reports.formats import by, join
+from vitreous.reports.formats import by, join, plural
 
 MIN_FLAT_SIDE = 8  # pixels; a table with fewer than 64 columns is hardly one of images
 _CHUNK_BYTES = 2**25  # of the images that are converted at a time
@@ -100,7 +100,7 @@ def _from_objects(name: str, labels: np.ndarray) -> np.ndarray:
     """Return an array of Python objects, as pandas gives strings, as strings or numbers."""
     missing = sum(value is None or value != value for value in labels.flat)
     if missing:
-        raise DataError(f"{name} has {missing} missing values; fill them in, or leave those images out")
+        raise DataError(f"{name} has {plural(missing, 'missing value')}; fill them in, or leave those images out")
     if all(isinstance(value, str) for value in labels.flat):
         return labels.astype(np.str_)
     if all(isinstance(value, int | np.integer) for value in labels.flat):
