@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from vitreous.data.images import SUFFIXES as IMAGE_SUFFIXES
+from vitreous.data.file_formats import FORMATS
+from vitreous.data.file_formats import SUFFIXES as IMAGE_SUFFIXES
 from vitreous.data.items import Listing
 from vitreous.data.sources.columns import Row, find_column, read_class_names, split_files, to_listing
 from vitreous.data.splits import SplitName
@@ -89,7 +90,7 @@ def _read_shard(path: Path, split: SplitName, notes: list[str]) -> Iterator[Row]
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     if without:
-        notes.append(f"{plural(without, 'sample')} of {path.name} without a PNG, JPEG, WebP or BMP image left out")
+        notes.append(f"{plural(without, 'sample')} of {path.name} without a {FORMATS} image left out")
 
 
 def _group_members(path: Path, stream: IO[bytes], notes: list[str]) -> dict[str, Sample]:
