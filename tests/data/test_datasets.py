@@ -415,13 +415,16 @@ def test_npz_class_names_words_and_other_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "sentence"),
     [
-        ({"images": PIXELS}, "no array 'labels', only images"),
+        ({"images": PIXELS}, "there is 'images', but no labels of the training set"),
         ({"images": np.uint8(5), "labels": LABELS}, "images is a single number; expected images"),
         ({"images": PIXELS, "labels": LABELS[:5]}, "20 images, but 5 labels"),
         ({"images": PIXELS, "labels": LABELS / 2}, "labels is float64"),
-        ({"images": PIXELS, "labels": LABELS, "test_images": PIXELS}, "only one of 'test_images' and 'test_labels'"),
-        ({"images": PIXELS.astype(np.int16), "labels": LABELS}, "images is int16; expected uint8, or floats"),
-        ({"images": PIXELS / 2.0, "labels": LABELS}, "floats must be from 0 to 1"),
+        (
+            {"images": PIXELS, "labels": LABELS, "test_images": PIXELS},
+            "there is 'test_images', but no labels of the test set",
+        ),
+        ({"images": PIXELS.astype(np.int16) - 1, "labels": LABELS}, "integers must be from 0 to 255"),
+        ({"images": PIXELS * 2.0, "labels": LABELS}, "floats must be from 0 to 1"),
         ({"images": PIXELS * np.nan, "labels": LABELS}, "goes from nan"),
         ({"images": PIXELS[..., :2], "labels": LABELS}, "has the shape"),
         ({"images": PIXELS[:0], "labels": LABELS[:0]}, "is empty"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,16 +100,17 @@ def _read(config: DataConfig, multiple_of: tuple[int, int]) -> RawDataset:
     name = config.name
     if name in DATASETS:
         return DATASETS[name].load()
-    path = Path(os.path.expanduser(name))  # Path.expanduser raises where there is no such user
-    if name and os.path.isdir(path):  # Path.is_dir raises where the name is too long
-        from vitreous.data.folders import list_folder
+    from vitreous.data.sources.find import find_source
+
+    source = find_source(name) if name else None
+    if isinstance(source, RawDataset):
+        return source
+    if source is not None:
         from vitreous.data.prepare import prepare
 
-        return prepare(list_folder(path), config, name, multiple_of)
-    if name and path.suffix.lower() == ".npz" and os.path.exists(path):
-        from vitreous.data.npz import read_npz
-
-        return read_npz(path)
+        with source.listed() as listing:
+            raw = prepare(listing, config, name, multiple_of)
+        return dataclasses.replace(raw, notes=(*source.notes, *raw.notes))
     raise _unknown(name)
 
 

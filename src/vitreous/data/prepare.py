@@ -20,7 +20,7 @@ import PIL
 
 from vitreous.config import DataConfig
 from vitreous.data.fitting import Fit, has_aspect_of
-from vitreous.data.items import Listing
+from vitreous.data.items import LazyListing, Listing
 from vitreous.data.prepared import (
     FORMAT,
     Content,
@@ -44,43 +44,47 @@ from vitreous.reports.progress import counting
 MAX_DEFAULT_SIDE = 128  # pixels: a photograph of 4,000 would be a hundred thousand tokens
 LISTED = 10  # bad files named in the error
 
+AnyListing = Listing | LazyListing
 
-def prepare(listing: Listing, config: DataConfig, source: str, multiple_of: tuple[int, int] = (1, 1)) -> RawDataset:
+
+def prepare(listing: AnyListing, config: DataConfig, source: str, multiple_of: tuple[int, int] = (1, 1)) -> RawDataset:
     """Return the images of a listing, from their prepared copy, which is made first where there is none.
 
     `source` names the listing in messages. A default image size is rounded to a multiple of `multiple_of`.
     """
     identity = _identity(listing)
-    notes = list(listing.notes)
+    notes = [] if isinstance(listing, LazyListing) else list(listing.notes)  # a copy has those of a lazy one
     size, fit = _decide(listing, config, source, multiple_of, identity, notes)
     parts = [FORMAT, PIL.__version__, identity, size, config.channels, fit]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
     target = Target(size, config.channels, fit)
     copy = _open_or_make(copies_folder() / key, listing, target, source, notes)
     skipped = copy.content.skipped
+    total = len(copy.content.names) + len(skipped)
     if skipped and not config.skip_corrupt:
-        raise _corrupt(skipped, len(listing.items), source)
+        raise _corrupt(skipped, total, source)
     if skipped:
         notes.append(
-            f"{plural(len(skipped), 'file')} of {len(listing.items):,} left out because they cannot be read, such as"
-            f" {skipped[0][0]}"
+            f"{plural(len(skipped), 'file')} of {total:,} left out because they cannot be read, such as {skipped[0][0]}"
         )
     return _raw_dataset(copy, (*notes, *copy.content.notes))
 
 
-def _identity(listing: Listing) -> str:
+def _identity(listing: AnyListing) -> str:
     """Return a hash of the names, labels, sizes and times of all files: while it stays, so do the images."""
+    if isinstance(listing, LazyListing):
+        return listing.identity
     digest = hashlib.sha256(json.dumps(listing.class_names).encode())
     known: dict[str, tuple[int, ...]] = {}  # the members of a shard have one file
     for item in listing.items:
         if item.path not in known:
-            known[item.path] = _stamp(item.path)
+            known[item.path] = file_stamp(item.path)
         row = (item.name, item.path, item.label, item.split, item.offset, item.size, *known[item.path])
         digest.update(repr(row).encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
 
 
-def _stamp(path: str) -> tuple[int, ...]:
+def file_stamp(path: str) -> tuple[int, ...]:
     try:
         status = os.stat(path)
     except OSError:
@@ -93,7 +97,7 @@ def _stamp(path: str) -> tuple[int, ...]:
 
 
 def _decide(
-    listing: Listing,
+    listing: AnyListing,
     config: DataConfig,
     source: str,
     multiple_of: tuple[int, int],
@@ -132,12 +136,12 @@ def _default_size(extents: np.ndarray, distinct: int, multiple_of: tuple[int, in
     return rows, columns
 
 
-def _extents(listing: Listing, source: str, identity: str) -> np.ndarray:
+def _extents(listing: AnyListing, source: str, identity: str) -> np.ndarray:
     """Return the extents (n, 2) of all images whose header can be read; kept in the cache."""
     file = copies_folder() / f"extents-{identity[:32]}.npy"
     with contextlib.suppress(OSError, ValueError, EOFError):
         kept = np.load(file, allow_pickle=False)
-        if kept.dtype == np.int32 and kept.ndim == 2 and kept.shape[1] == 2 and 0 < len(kept) <= len(listing.items):
+        if kept.dtype == np.int32 and kept.ndim == 2 and kept.shape[1] == 2 and len(kept):
             return np.asarray(kept)
     extents, errors = [], []
     with contextlib.closing(measure(listing.items)) as measured:  # type: ignore[type-var]
@@ -158,7 +162,7 @@ def _extents(listing: Listing, source: str, identity: str) -> np.ndarray:
     return found
 
 
-def _shown(listing: Listing, source: str, verb: str) -> Iterator[object]:
+def _shown(listing: AnyListing, source: str, verb: str) -> Iterator[object]:
     """Yield the items while a progress bar counts them."""
     with counting(f"{verb} {source}", len(listing.items)) as update:
         for done, item in enumerate(listing.items):
@@ -169,7 +173,7 @@ def _shown(listing: Listing, source: str, verb: str) -> Iterator[object]:
 # --- the copy ----------------------------------------------------------------------------------------------------
 
 
-def _open_or_make(folder: Path, listing: Listing, target: Target, source: str, notes: list[str]) -> PreparedCopy:
+def _open_or_make(folder: Path, listing: AnyListing, target: Target, source: str, notes: list[str]) -> PreparedCopy:
     try:
         if (copy := open_copy(folder)) is not None:
             return copy
@@ -199,7 +203,7 @@ def _open_or_make(folder: Path, listing: Listing, target: Target, source: str, n
     return _make_temporary(listing, target, source)
 
 
-def _make_temporary(listing: Listing, target: Target, source: str) -> PreparedCopy:
+def _make_temporary(listing: AnyListing, target: Target, source: str) -> PreparedCopy:
     """Return a copy for this process alone: the cache cannot be written to, or a file may be readable next time."""
     folder = Path(tempfile.mkdtemp(prefix="vitreous-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -215,7 +219,7 @@ def _make_temporary(listing: Listing, target: Target, source: str) -> PreparedCo
     return copy
 
 
-def _make(folder: Path, listing: Listing, target: Target, source: str) -> bool:
+def _make(folder: Path, listing: AnyListing, target: Target, source: str) -> bool:
     """Decode everything into a copy; return whether it may be kept."""
     kept, digests, notes = [], [], dict[str, None]()
     skipped: list[tuple[str, str]] = []
@@ -239,7 +243,7 @@ def _make(folder: Path, listing: Listing, target: Target, source: str) -> bool:
             splits=[item.split for item in kept],
             digests=digests,
             fit=target.fit,
-            notes=tuple(notes),
+            notes=(*(listing.notes if isinstance(listing, LazyListing) else ()), *notes),
             skipped=tuple(skipped),
             source=source,
         )
@@ -247,16 +251,16 @@ def _make(folder: Path, listing: Listing, target: Target, source: str) -> bool:
     return lasts
 
 
-def _require_room(folder: Path, listing: Listing, target: Target) -> None:
+def _require_room(folder: Path, listing: AnyListing, target: Target) -> None:
     if shutil.disk_usage(folder).free < _bytes_of(listing, target):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _bytes_of(listing: Listing, target: Target) -> int:
+def _bytes_of(listing: AnyListing, target: Target) -> int:
     return len(listing.items) * (target.channels or 3) * target.size[0] * target.size[1]
 
 
-def _no_room(folder: Path, listing: Listing, target: Target) -> DataError:
+def _no_room(folder: Path, listing: AnyListing, target: Target) -> DataError:
     needed, free = _bytes_of(listing, target), shutil.disk_usage(folder).free
     return DataError(
         f"the {len(listing.items):,} images in {by(*target.size)} pixels need {gigabytes(needed)} on the disk, and"
