@@ -15,6 +15,7 @@ from typer import Exit, Option, Typer
 
 from vitreous import __version__
 from vitreous.cli import data
+from vitreous.cli.completion import VARIABLE, print_completions
 from vitreous.cli.output import flush_or_discard, log_error, prepare_streams
 from vitreous.errors import VitreousError, on_command_line, quoted
 
@@ -28,7 +29,7 @@ app = Typer(
 )
 VERBS = (
     "presets", "shapes", "paper", "train", "compare", "demo", "transfer", "evaluate", "predict", "look", "mistakes",
-    "doctor", "env", "convert", "export", "serve",
+    "doctor", "env", "convert", "export", "serve", "completion",
 )  # fmt: skip
 for verb in VERBS:
     app.command(verb)(getattr(import_module(f"vitreous.cli.{verb}"), verb))
@@ -65,6 +66,8 @@ def _main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # leave a caller's own handler alone
         signal.signal(signal.SIGINT, on_interrupt)  # training installs another one
     prepare_streams()
+    if VARIABLE in os.environ:  # a shell asks, because TAB was pressed
+        return print_completions(app)
     try:
         code = app(standalone_mode=False)
         failed = flush_or_discard()

@@ -1,10 +1,13 @@
 """`vitreous export`: write ONNX or a static page, by `vitreous.export` and `vitreous.serving`."""
 
+import dataclasses
 from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
+from vitreous.cli.options import JsonOption
+from vitreous.cli.output import print_result
 from vitreous.errors import ConfigError
 
 
@@ -13,6 +16,7 @@ def export(
     out: Annotated[Path, Option("--out", "-o", help="The file or folder to write.")],
     runs: Annotated[list[Path] | None, Option("--run", help="A run folder; page: repeatable.")] = None,
     lean: Annotated[bool, Option("--lean", help="onnx: logits and probabilities, no intermediates.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write one checked ONNX file, the page with the model in the browser, or a repository for the Hugging Face Hub."""
     from vitreous.export.hub import push_run
@@ -30,13 +34,21 @@ def export(
         print(f"upload it with: {pushed.upload_command}")
     elif to == "onnx":
         made = export_onnx(open_run(runs[0] if runs else None), out, full=not lean)
-        print(f"{made.path}: {made.bytes:,} bytes; inputs {', '.join(made.inputs)}; outputs {', '.join(made.outputs)}")
         parity, images = made.parity, f"{made.parity.images} {made.parity.image_source}"
-        print(f"  the same predictions on {images} in a fresh process, logits within {parity.max_difference:.1e}")
+        print_result(
+            f"{made.path}: {made.bytes:,} bytes; inputs {', '.join(made.inputs)}; outputs {', '.join(made.outputs)}",
+            f"  the same predictions on {images} in a fresh process, logits within {parity.max_difference:.1e}",
+            value={**dataclasses.asdict(made), "path": str(made.path)},
+            as_json=as_json,
+        )
     elif to == "page":
         page = export_page([Run.open(run) for run in runs or ("bundled:vit", "bundled:cnn")], out)
         size = f"{len(page.files)} files, {page.bytes / 1e6:.1f} MB"
-        print(f"{page.folder}: {size}; serve it from any static host, as in")
-        print(f"  python -m http.server --bind 127.0.0.1 --directory {page.folder}")
+        print_result(
+            f"{page.folder}: {size}; serve it from any static host, as in",
+            f"  python -m http.server --bind 127.0.0.1 --directory {page.folder}",
+            value={"folder": str(page.folder), "files": [str(file) for file in page.files], "bytes": page.bytes},
+            as_json=as_json,
+        )
     else:
         raise ConfigError(f"--to {to!r}: choose onnx, page or hub")

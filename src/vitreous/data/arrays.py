@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ def as_source(data: object) -> str:
     if isinstance(data, Mapping) and not names_splits(data):
         return _keep_arrays({str(name): to_array(value) for name, value in data.items() if is_array_like(value)})
     splits = to_splits(data)
+    if "train" not in splits:
+        raise DataError(f"data has no training set, only {join(splits)}; pass it as 'train'")
     kinds = {type(part) for part in splits.values()}
     if len(kinds) > 1:
         raise DataError(
@@ -115,12 +118,25 @@ def _keep_items(parts: Mapping[SplitName, Items]) -> str:
         count = 0
         for split, part in parts.items():
             with writing_shard(folder / f"{split}.tar") as add:
-                for index, (image, label) in enumerate(part.read()):
-                    where = f"image {index}" + ("" if split == "train" else f" of the {split} set")
+                for where, image, label in _read_items(split, part):
                     add(_to_png(image, where), str(to_labels(f"the label of {where}", [_scalar(label)])[0]))
                     count += 1
         _write_class_names(folder, parts["train"].class_names)
         return copies.keep(folder, count)
+
+
+def _read_items(split: SplitName, part: Items) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (what it is in messages, image, label) of each item."""
+    items = part.read()
+    for index in itertools.count():
+        where = f"image {index}" + ("" if split == "train" else f" of the {split} set")
+        try:
+            image, label = next(items)
+        except StopIteration:
+            return
+        except OSError as error:  # a file behind the item is missing, or no image
+            raise DataError(f"{where} cannot be read from the data set: {error}; repair it, or leave it out") from None
+        yield where, image, label
 
 
 def _write_class_names(folder: Path, class_names: Sequence[str] | None) -> None:

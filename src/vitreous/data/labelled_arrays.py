@@ -13,7 +13,7 @@ import numpy as np
 from vitreous.data.array_names import assign_roles
 from vitreous.data.splits import RawDataset, Split, SplitName
 from vitreous.errors import DataError, quoted
-from vitreous.reports.formats import by, join
+from vitreous.reports.formats import by, join, plural
 
 MIN_FLAT_SIDE = 8  # pixels; a table with fewer than 64 columns is hardly one of images
 _CHUNK_BYTES = 2**25  # of the images that are converted at a time
@@ -77,6 +77,8 @@ def to_column(name: str, labels: np.ndarray, notes: list[str]) -> np.ndarray:
             labels = np.char.decode(labels, "utf-8")
         except UnicodeDecodeError:
             raise DataError(f"{name} has bytes that are not UTF-8; save them as strings") from None
+    if labels.dtype.kind == "f":  # as pandas has integers with missing values
+        _require_all(name, int(np.isnan(labels).sum()))
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
     if labels.ndim == 2 and labels.shape[1] > 1 and labels.dtype.kind in "iufb":
@@ -98,15 +100,18 @@ def _is_whole(values: np.ndarray) -> bool:
 
 def _from_objects(name: str, labels: np.ndarray) -> np.ndarray:
     """Return an array of Python objects, as pandas gives strings, as strings or numbers."""
-    missing = sum(value is None or value != value for value in labels.flat)
-    if missing:
-        raise DataError(f"{name} has {missing} missing values; fill them in, or leave those images out")
+    _require_all(name, sum(value is None or value != value for value in labels.flat))
     if all(isinstance(value, str) for value in labels.flat):
         return labels.astype(np.str_)
     if all(isinstance(value, int | np.integer) for value in labels.flat):
         return labels.astype(np.int64)
     other = next(value for value in labels.flat if not isinstance(value, str))
     raise DataError(f"{name} has {quoted(other)} among its labels; expected one integer or string per image")
+
+
+def _require_all(name: str, missing: int) -> None:
+    if missing:
+        raise DataError(f"{name} has {plural(missing, 'missing value')}; fill in all labels, or leave those images out")
 
 
 def _from_one_hot(name: str, labels: np.ndarray) -> np.ndarray:

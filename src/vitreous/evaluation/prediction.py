@@ -104,14 +104,16 @@ def calibrated(logits: Tensor, temperature: float) -> Tensor:
     return (logits / temperature).softmax(dim=-1)
 
 
-def compute_logits(model: nn.Module, images: Tensor, preprocessing: Preprocessing, batch_size: int = 500) -> Tensor:
+def compute_logits(
+    model: nn.Module, images: Tensor | Split, preprocessing: Preprocessing, batch_size: int = 500
+) -> Tensor:
     """Return the logits (n, classes) of uint8 images (n, C, H, W), in eval mode; the model's mode is restored."""
     (logits,) = _in_batches(lambda x: (infer(model, x),), model, images, preprocessing, batch_size)
     return logits
 
 
 def compute_representations(
-    model: nn.Module, images: Tensor, preprocessing: Preprocessing, batch_size: int = 500
+    model: nn.Module, images: Tensor | Split, preprocessing: Preprocessing, batch_size: int = 500
 ) -> tuple[Tensor, Representations]:
     """Return the logits as `compute_logits` does, and the representations (n, width) each."""
 
@@ -127,7 +129,7 @@ def compute_representations(
 def _in_batches(
     outputs: Callable[[Tensor], tuple[Tensor, ...]],
     model: nn.Module,
-    images: Tensor,
+    images: Tensor | Split,
     preprocessing: Preprocessing,
     batch_size: int,
 ) -> tuple[Tensor, ...]:
@@ -139,16 +141,20 @@ def _in_batches(
             output.float().cpu()
             for output in outputs(preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype))
         ]
-        for batch in images.split(min(batch_size, max(1, len(images))))
+        for batch in _batches(images, min(batch_size, max(1, len(images))))
     ]
     model.train(was_training)
     return tuple(map(torch.cat, zip(*batches, strict=True)))
 
 
+def _batches(images: Tensor | Split, size: int) -> Iterable[Tensor]:
+    return images.batches(size) if isinstance(images, Split) else images.split(size)
+
+
 def evaluate_model(
     model: nn.Module, split: Split, preprocessing: Preprocessing, batch_size: int = 500, temperature: float = 1.0
 ) -> Evaluation:
-    logits = compute_logits(model, split.images, preprocessing, batch_size)
+    logits = compute_logits(model, split, preprocessing, batch_size)
     return Evaluation(logits.numpy(), split.labels.numpy(), temperature)
 
 

@@ -72,6 +72,11 @@ class Look:
     summary: str  # the first sentence of the report
     advice: tuple[str, ...]  # which maps can be trusted, in sentences
 
+    def as_json(self) -> dict[str, Any]:
+        """Return the sentences and where everything else was written."""
+        files = {"report": str(self.report), "arrays": str(self.arrays), "figures": list(map(str, self.figures))}
+        return {"summary": self.summary, "advice": list(self.advice), **files}
+
 
 def write_look(
     out: Path,

@@ -24,6 +24,7 @@ from vitreous.runs.calibration import Fitted, write_calibration
 from vitreous.runs.folders import LOCK, bundled_path, is_run, is_taken
 from vitreous.runs.record import (
     CONFIG,
+    MOST_SKIPPED_NAMES,
     DataRecord,
     Resolved,
     Results,
@@ -111,6 +112,8 @@ class Run:
             checksums=dataset.checksums,
             test_sha256=dataset.test.sha256,
             notes=dataset.notes,
+            skipped=len(dataset.skipped),
+            skipped_names=dataset.skipped[:MOST_SKIPPED_NAMES],
         )
         return cls._create(path, config, preprocessing, data, resolved)
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from vitreous import hardware
@@ -183,7 +184,7 @@ class Trainer:
     def _validate(self, done: int, progress: Progress) -> None:
         if not len(self.dataset.val):
             return
-        evaluation = self._evaluate(self.dataset.val.images, self.dataset.val.labels)
+        evaluation = self._evaluate(self.dataset.val)
         if self.best.is_needed:  # rank 0 decides: another kind of CPU may round differently
             value = self.group.broadcast(score(evaluation, self.config.train, self.resolved.class_weights))
             self.best.update(done, value, self.stepper.kept_model)
@@ -198,13 +199,15 @@ class Trainer:
             f" loss {evaluation.nll:.4f}, {self.elapsed_seconds:.0f} s"
         )
 
-    def _evaluate(self, images: Tensor, labels: Tensor) -> Evaluation:
+    def _evaluate(self, split: Split) -> Evaluation:
         """Evaluate on all processes: each takes its own share of the images."""
-        share = images.tensor_split(self.group.world_size)[self.group.rank]
+        share = split
+        if self.group.world_size > 1:
+            share = split.take(np.array_split(np.arange(len(split)), self.group.world_size)[self.group.rank])
         logits = compute_logits(
             self.stepper.kept_model, share, self.stepper.preprocessing, self.config.train.eval_batch_size
         )
-        return Evaluation(self.group.gather(logits).numpy(), labels.numpy())
+        return Evaluation(self.group.gather(logits).numpy(), split.labels.numpy())
 
     # --- saving and restoring ------------------------------------------------------------------------------
 
@@ -264,7 +267,7 @@ class Trainer:
         temperature = 1.0 if fitted is None else fitted[0].temperature
         results = None
         if len(self.dataset.test):
-            test = replace(self._evaluate(self.dataset.test.images, self.dataset.test.labels), temperature=temperature)
+            test = replace(self._evaluate(self.dataset.test), temperature=temperature)
             rate = done * self.resolved.batch_size / train_seconds
             results = TestResults(**test.summary(), train_seconds=train_seconds, images_per_second=rate)
         if self.group.is_main:

@@ -72,21 +72,18 @@ def to_split(text: str, where: str) -> SplitName:
 
 
 def split_of_file(path: Path) -> SplitName | None:
-    """Return the split that a file's name or its folder's contains, as in train-00000-of-00002.parquet; or None."""
-    for name in (path.stem, path.parent.name):
-        words = _SPLIT_WORD.findall(name.lower())
-        if words:
-            return SPLIT_NAMES[words[0]]
-    return None
+    """Return the split that a file's name contains, as in train-00000-of-00002.parquet, or its folder's is; or None."""
+    words = _SPLIT_WORD.findall(path.stem.lower())
+    return SPLIT_NAMES.get(words[0] if words else path.parent.name.lower())
 
 
 def split_files(files: Sequence[Path], source: str) -> list[tuple[SplitName, Path]]:
-    """Return each file with the split that its name contains: all of them training images where none has one."""
-    splits = [split_of_file(file) for file in files] if len(files) > 1 else [None]
-    if not any(splits):
+    """Return each file with the split in its name; all of them are training images where their names do not differ."""
+    splits = [split_of_file(file) for file in files]
+    if len(set(splits)) == 1:
         return [("train", file) for file in files]
     if None in splits:
-        named = files[next(index for index, split in enumerate(splits) if split)]
+        named = next(file for file, split in zip(files, splits, strict=True) if split)
         raise DataError(
             f"{source}: {named.name} names its split and {files[splits.index(None)].name} does not; expected train, val"
             " or test in each name"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
+import json
 import os
+import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,10 +17,12 @@ from pathlib import Path
 
 from vitreous.data import copies
 from vitreous.data.array_names import SPLIT_NAMES, parse_name
-from vitreous.data.items import Listing
+from vitreous.data.folders import list_folder
+from vitreous.data.items import LazyListing, Listing
 from vitreous.data.npz import read_npy_files, read_npz
+from vitreous.data.prepare import file_stamp
 from vitreous.data.sources import manifest, shards, tables
-from vitreous.data.sources.columns import split_files
+from vitreous.data.sources.columns import CLASS_NAME_FILES, split_files
 from vitreous.data.splits import RawDataset, SplitName
 from vitreous.downloads.cache import cache_dir
 from vitreous.errors import DataError
@@ -25,6 +31,7 @@ KINDS = (
     "a folder with one sub-folder per class, a manifest (.csv, .tsv, .jsonl) of paths and labels, an .npz or .npy file,"
     " .parquet files, a folder of Hugging Face's datasets, or .tar shards"
 )
+LONGEST_SPOOL = 24 * 3600  # seconds; an older one is of a process that was killed
 FILE_SUFFIXES = (".npz", ".npy", *manifest.SUFFIXES, ".parquet", ".tar", *shards.COMPRESSED)
 
 
@@ -32,10 +39,7 @@ FILE_SUFFIXES = (".npz", ".npy", *manifest.SUFFIXES, ".parquet", ".tar", *shards
 class ListedSource:
     """Images that are listed and not decoded yet."""
 
-    name: str
-    open: Callable[[], AbstractContextManager[Listing]]  # files that the listing made are removed at its end
-    #: Their names, sizes and times tell whether the images changed; without any, those of the listed files do.
-    key_files: tuple[Path, ...] = ()
+    listed: Callable[[], AbstractContextManager[Listing | LazyListing]]  # what it unpacked is removed at the end
     notes: tuple[str, ...] = ()
 
 
@@ -43,7 +47,7 @@ Found = RawDataset | ListedSource
 
 
 def find_source(name: str) -> Found | None:
-    """Return what `name` means; None where it is none of these kinds: a folder of classes, or nothing."""
+    """Return what `name` means; None where there is nothing of these kinds."""
     if name.startswith(copies.PREFIX):
         return _find_copy(name)
     if shards.is_pattern(name):
@@ -63,13 +67,13 @@ def _find_file(path: Path) -> Found | None:
     if suffix == ".npy":
         return read_npy_files(path)
     if suffix in manifest.SUFFIXES:
-        return _listed(str(path), lambda: manifest.list_manifest(path))
+        return _listed(lambda: manifest.list_manifest(path))
     if suffix == ".parquet":
         return _tables(str(path), [("train", path)])
     return _shards(str(path), [path]) if suffix == ".tar" else None
 
 
-def _find_in_folder(folder: Path) -> Found | None:
+def _find_in_folder(folder: Path) -> Found:
     """Return the source in a folder; class folders win over stray files beside them."""
     name = str(folder)
     try:
@@ -79,11 +83,11 @@ def _find_in_folder(folder: Path) -> Found | None:
     if any((folder / marker).is_file() for marker in tables.ARROW_MARKERS):
         return _tables(name, tables.arrow_files(folder))
     if manifest.has_metadata(folder):
-        return _listed(name, lambda: manifest.list_metadata(folder))
+        return _listed(lambda: manifest.list_metadata(folder))
     folders = [entry for entry in entries if entry.is_dir()]
     grouping = [entry for entry in folders if entry.name.lower() in (*SPLIT_NAMES, "data")]
     if len(folders) - len(grouping) >= 2:
-        return None
+        return _classes(folder)
     files = [entry for entry in entries if entry.is_file()]
     files += [file for group in grouping for file in sorted(group.iterdir()) if file.is_file()]
     parquet, tar = ([file for file in files if file.suffix.lower() == suffix] for suffix in (".parquet", ".tar"))
@@ -93,7 +97,11 @@ def _find_in_folder(folder: Path) -> Found | None:
         return _shards(name, tar)
     if any(file.suffix.lower() == ".npy" and parse_name(file.stem) for file in files if file.parent == folder):
         return read_npy_files(folder)
-    return None if folders else _find_manifest(files)
+    return (None if folders else _find_manifest(files)) or _classes(folder)
+
+
+def _classes(folder: Path) -> ListedSource:
+    return _listed(lambda: list_folder(folder))
 
 
 def _find_manifest(files: Sequence[Path]) -> Found | None:
@@ -102,40 +110,57 @@ def _find_manifest(files: Sequence[Path]) -> Found | None:
     if len(found) != 1:
         return None
     note = f"the labels are those of {found[0].name}, in the same folder"
-    return _listed(str(found[0]), lambda: manifest.list_manifest(found[0]), note)
+    return _listed(lambda: manifest.list_manifest(found[0]), note)
 
 
 def _find_copy(name: str) -> Found:
     folder = copies.find(name)
     found = _find_in_folder(folder)
-    if found is None:
-        raise DataError(f"the copy {folder} is damaged; pass the same data again")
     return dataclasses.replace(found, notes=(*copies.read_notes(folder), *found.notes))
 
 
 # --- sources that are listed -------------------------------------------------------------------------------------
 
 
-def _listed(name: str, list_images: Callable[[], Listing], *notes: str, files: Sequence[Path] = ()) -> ListedSource:
-    return ListedSource(name, lambda: contextlib.nullcontext(list_images()), tuple(files), notes)
+def _listed(list_images: Callable[[], Listing], *notes: str) -> ListedSource:
+    return ListedSource(lambda: contextlib.nullcontext(list_images()), notes)
 
 
 def _shards(name: str, files: Sequence[Path]) -> ListedSource:
-    return _listed(name, lambda: shards.list_shards(name, files), files=files)
+    classes = [files[0].parent / name for name in CLASS_NAME_FILES]
+    identity = _identity([*files, *classes], [])
+    return ListedSource(lambda: contextlib.nullcontext(LazyListing(identity, lambda: shards.list_shards(name, files))))
 
 
 def _tables(name: str, files: Sequence[tuple[SplitName, Path]]) -> ListedSource:
-    @contextlib.contextmanager
-    def listing() -> Iterator[Listing]:
-        """Yield a listing of images in a spool file, which is removed at the end."""
-        try:
-            cache_dir().mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(prefix=".spool-", dir=cache_dir(), ignore_cleanup_errors=True) as folder:
-                yield tables.list_tables(name, files, Path(folder, "images"))
-        except OSError as error:
-            raise DataError(
-                f"cannot unpack {name} to the cache {cache_dir()}: {error.strerror or error}; make room there, or set"
-                " VITREOUS_CACHE to another folder"
-            ) from None
+    identity = _identity([file for _, file in files], [split for split, _ in files])
 
-    return ListedSource(name, listing, tuple(file for _, file in files))
+    @contextlib.contextmanager
+    def listed() -> Iterator[LazyListing]:
+        with contextlib.ExitStack() as until_prepared:
+            yield LazyListing(identity, lambda: _unpack(name, files, until_prepared))
+
+    return ListedSource(listed)
+
+
+def _identity(files: Sequence[Path], more: Sequence[str]) -> str:
+    """Return a hash of the names, sizes and times of files: as long as it stays, so do the images in them."""
+    rows = [(str(file.absolute()), *file_stamp(str(file))) for file in files]
+    return hashlib.sha256(json.dumps([rows, more]).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _unpack(name: str, files: Sequence[tuple[SplitName, Path]], until: contextlib.ExitStack) -> Listing:
+    """Return a listing of images in a spool file, which is removed when `until` ends."""
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        for leftover in cache_dir().glob(".spool-*"):  # of a process that was killed
+            with contextlib.suppress(OSError):
+                if leftover.stat().st_mtime < time.time() - LONGEST_SPOOL:
+                    shutil.rmtree(leftover, ignore_errors=True)
+        spool = tempfile.TemporaryDirectory(prefix=".spool-", dir=cache_dir(), ignore_cleanup_errors=True)
+        return tables.list_tables(name, files, Path(until.enter_context(spool), "images"))
+    except OSError as error:
+        raise DataError(
+            f"cannot unpack {name} to the cache {cache_dir()}: {error.strerror or error}; make room there, or set"
+            " VITREOUS_CACHE to another folder"
+        ) from None

@@ -17,7 +17,7 @@ from vitreous.data.sources.columns import Row, find_column, read_class_names, re
 from vitreous.data.splits import SplitName
 from vitreous.downloads.files import read_plain
 from vitreous.errors import DataError, quoted
-from vitreous.reports.formats import join
+from vitreous.reports.formats import join, plural
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson", ".json")
 METADATA = ("metadata.csv", "metadata.jsonl")  # what Hugging Face's ImageFolder looks for in a folder of images
@@ -90,7 +90,7 @@ def read_rows(path: Path, notes: list[str], split: SplitName | None = None, root
         rows.append(Row(where, name, file, label, chosen))
     unique = list({(row.path, row.split): row for row in rows}.values())
     if len(unique) < len(rows):
-        notes.append(f"{len(rows) - len(unique)} rows of {path.name} that repeat an earlier one left out")
+        notes.append(f"{plural(len(rows) - len(unique), 'row')} of {path.name} left out: repeated")
     _check_paths(path, unique)
     return unique
 

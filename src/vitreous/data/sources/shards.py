@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from vitreous.data.images import SUFFIXES as IMAGE_SUFFIXES
+from vitreous.data.file_formats import FORMATS
+from vitreous.data.file_formats import SUFFIXES as IMAGE_SUFFIXES
 from vitreous.data.items import Listing
 from vitreous.data.sources.columns import Row, find_column, read_class_names, split_files, to_listing
 from vitreous.data.splits import SplitName
 from vitreous.downloads.files import open_plain
 from vitreous.errors import DataError, quoted
-from vitreous.reports.formats import join
+from vitreous.reports.formats import join, plural
 
 LABEL_SUFFIXES = ("cls", "json", "txt")  # the first that has a label is used
 MAX_LABEL_BYTES = 2**20
@@ -89,7 +90,7 @@ def _read_shard(path: Path, split: SplitName, notes: list[str]) -> Iterator[Row]
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
     if without:
-        notes.append(f"{without} samples of {path.name} without a PNG, JPEG, WebP or BMP image left out")
+        notes.append(f"{plural(without, 'sample')} of {path.name} without a {FORMATS} image left out")
 
 
 def _group_members(path: Path, stream: IO[bytes], notes: list[str]) -> dict[str, Sample]:
@@ -122,7 +123,7 @@ def _group_members(path: Path, stream: IO[bytes], notes: list[str]) -> dict[str,
     except (tarfile.TarError, EOFError, ValueError, OverflowError) as error:
         raise DataError(f"{path.name} is not a complete, uncompressed tar file ({error}); copy it again") from None
     if others:
-        notes.append(f"{others} members of {path.name} that are links or have no suffix left out")
+        notes.append(f"{plural(others, 'member')} of {path.name} left out: links, or names without a suffix")
     return samples
 
 
