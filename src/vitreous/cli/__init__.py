@@ -27,8 +27,8 @@ app = Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = (
-    "presets", "shapes", "paper", "train", "compare", "demo", "transfer", "evaluate", "predict", "look", "mistakes",
-    "doctor", "env", "convert", "export", "serve",
+    "presets", "shapes", "paper", "train", "compare", "demo", "transfer", "evaluate", "calibrate", "predict", "look",
+    "mistakes", "doctor", "env", "convert", "export", "serve",
 )  # fmt: skip
 for verb in VERBS:
     app.command(verb)(getattr(import_module(f"vitreous.cli.{verb}"), verb))
