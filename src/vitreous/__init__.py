@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 guard_amx()  # before anything here imports torch
 
 if TYPE_CHECKING:
-    from vitreous.api import compare, create, evaluate, fit, load, look, predict
+    from vitreous.api import calibrate, compare, create, evaluate, fit, load, look, predict
     from vitreous.api_run import Run
     from vitreous.config import CNNConfig, Config, ViTConfig
     from vitreous.config.presets import preset
@@ -36,6 +36,7 @@ _PUBLIC = {
     "load": "vitreous.api",
     "fit": "vitreous.api",
     "evaluate": "vitreous.api",
+    "calibrate": "vitreous.api",
     "predict": "vitreous.api",
     "compare": "vitreous.api",
     "look": "vitreous.api",
@@ -56,7 +57,7 @@ _PUBLIC = {
 __all__ = [
     "CNNConfig", "Callback", "CnnClassifier", "Config", "Run", "TensorBoard", "ViTConfig", "VitClassifier",
     "VitreousError", "WandbStyle", "__version__",
-    "compare", "create", "diagnose", "evaluate", "fit", "load", "look", "predict", "preset",
+    "calibrate", "compare", "create", "diagnose", "evaluate", "fit", "load", "look", "predict", "preset",
 ]  # fmt: skip
 
 

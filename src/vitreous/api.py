@@ -18,12 +18,13 @@ from vitreous.config.keywords import ConfigLike, as_config, change_model, config
 from vitreous.data.arrays import as_source
 from vitreous.data.preprocessing import ImageLike
 from vitreous.errors import ConfigError
+from vitreous.evaluation.calibration import calibrate_run
 from vitreous.evaluation.prediction import Evaluation
 from vitreous.evaluation.predictions import Predictions
 from vitreous.inspection.from_run import look_at_run
 from vitreous.inspection.report import Look
 from vitreous.models import build
-from vitreous.runs import is_run, report_folder
+from vitreous.runs import Calibration, is_run, report_folder
 from vitreous.studies import compare as study
 from vitreous.training import loop
 from vitreous.training.callbacks import Callback
@@ -93,6 +94,11 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a run on a split of its data, or of other data (all that `fit` takes): `.accuracy`, `.confusion`, …"""
     return Run.of(run).evaluate(split, data=data, batch_size=batch_size)
+
+
+def calibrate(run: RunLike, *, data: Any = None) -> Calibration:
+    """Fit the temperature and the novelty score of a run on its validation images, and store them in it."""
+    return calibrate_run(Run.of(run), None if data is None else as_source(data))
 
 
 def predict(images: Any, run: RunLike | None = None) -> Predictions:

@@ -104,7 +104,7 @@ _COMMANDS: dict[str, str | Callable[[re.Match[str]], str]] = {
     r"`vitreous presets (\w+)`": r"vitreous.preset(\1)",
     r"`vitreous compare (\w+) (\w+)`": r'vitreous.compare("\1", "\2")',
     r"--approximate \(in Python approximate=True\)": "approximate=True",
-    r"`vitreous calibrate --run [^`]+`": "`vitreous calibrate`",
+    r"`vitreous calibrate --run ([^`]+)`": r"vitreous.calibrate('\1')",
     r"--processes (\d+), or torchrun": r"\1 processes of torchrun",
     r"--processes or torchrun": "torchrun",
     r"--input-shape [\d,]+ \(or images=\.\.\.\)": "images=…",
