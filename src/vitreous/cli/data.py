@@ -27,7 +27,10 @@ def list_datasets(as_json: JsonOption = False) -> None:
         images, (height, width) = f"{row.train_images:,} + {row.test_images:,}", row.image_size
         size, cached = f"{height}×{width}×{row.channels}", "yes" if row.cached else "no"
         table.add_row(row.name, row.title, images, size, str(row.num_classes), cached, row.licence)
-    also = "Also: a folder with one sub-folder per class (or train/, val/, test/ above them), or a FILE.npz."
+    also = (
+        "Also: a folder with one sub-folder per class (or train/, val/, test/ above them), a manifest (.csv, .tsv,"
+        " .jsonl), arrays (.npz, .npy), .parquet files, or .tar shards: docs/sources.md."
+    )
     print_result(table, also, value=[dataclasses.asdict(row) for row in rows], as_json=as_json)
 
 
@@ -56,7 +59,7 @@ def verify(name: NameArgument) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, Argument(help="A data set's name, a folder or a FILE.npz.")],
+    name: Annotated[str, Argument(help="A data set's name, a folder or a file of images and labels.")],
     out: Annotated[Path | None, Option("--out", "-o", help="The PNG to write; default: NAME-sheet.png.")] = None,
 ) -> None:
     """Print class balance, sizes and duplicate images, and draw a labelled contact sheet (PNG)."""

@@ -32,6 +32,7 @@ from vitreous.data.sources.shards import writing_shard
 from vitreous.data.splits import SplitName
 from vitreous.errors import DataError, quoted
 from vitreous.reports.formats import join
+from vitreous.reports.progress import counting
 
 _SUFFIXES: dict[SplitName, str] = {"train": "", "val": "_val", "test": "_test"}
 
@@ -114,13 +115,14 @@ def _keep_files(parts: Mapping[SplitName, Files]) -> str:
 
 def _keep_items(parts: Mapping[SplitName, Items]) -> str:
     """Copy images one by one as tar shards of PNG files; they may be of several sizes."""
-    with copies.writing() as folder:
+    with copies.writing() as folder, counting("copying the data set", None) as update:
         count = 0
         for split, part in parts.items():
             with writing_shard(folder / f"{split}.tar") as add:
                 for where, image, label in _read_items(split, part):
                     add(_to_png(image, where), str(to_labels(f"the label of {where}", [_scalar(label)])[0]))
                     count += 1
+                    update(count)
         _write_class_names(folder, parts["train"].class_names)
         return copies.keep(folder, count)
 
