@@ -33,7 +33,8 @@ def save(path: Path, **arrays: Any) -> Path:
     ("name", "parts"),
     [
         ("images", ("", "images", None)), ("X", ("", "images", None)), ("y", ("", "labels", None)),
-        ("x_train", ("", "images", "train")), ("yTest", ("", "labels", "test")), ("train_images", ("", "images", "train")),
+        ("x_train", ("", "images", "train")), ("yTest", ("", "labels", "test")),
+        ("train_images", ("", "images", "train")),
         ("validation_labels", ("", "labels", "val")), ("mnist-test-labels", ("mnist", "labels", "test")),
         ("target_names", ("", "class_names", None)), ("my_data", ("my", "images", None)),
         ("index", None), ("matrix", None), ("train_x_test", None), ("DESCR", None),
@@ -136,7 +137,8 @@ def test_flat_rows_are_squares_line_by_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("images", "labels", "named"),
     [
-        ("X", "y", "X.npy"), ("X", "y", "y.npy"), ("images", "labels", ""), ("toy_images", "toy_labels", "toy_images.npy"),
+        ("X", "y", "X.npy"), ("X", "y", "y.npy"), ("images", "labels", ""),
+        ("toy_images", "toy_labels", "toy_images.npy"),
         ("x_train", "y_train", "x_train.npy"), ("train_data", "train_target", ""),
     ],
 )  # fmt: skip

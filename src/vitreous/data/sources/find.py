@@ -27,7 +27,10 @@ from vitreous.data.splits import RawDataset, SplitName
 from vitreous.downloads.cache import cache_dir
 from vitreous.errors import DataError
 
-KINDS = "a folder with one sub-folder per class, or a .csv, .tsv, .jsonl, .npz, .npy, .parquet or .tar file (docs/sources.md)"
+KINDS = (
+    "a folder with one sub-folder per class, or a .csv, .tsv, .jsonl, .npz, .npy, .parquet or .tar file"
+    " (docs/sources.md)"
+)
 LONGEST_SPOOL = 24 * 3600  # seconds; an older one is of a process that was killed
 FILE_SUFFIXES = (".npz", ".npy", *manifest.SUFFIXES, ".parquet", ".tar", *shards.COMPRESSED)
 
