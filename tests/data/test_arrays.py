@@ -105,6 +105,7 @@ def pillow(images: np.ndarray) -> list[Image.Image]:
         TensorDataset(torch.from_numpy(PIXELS / 255).float()[:, None], torch.from_numpy(LABELS)),
         (Subset(Pairs(PIXELS), range(15)), Subset(Pairs(PIXELS), [15, 16, 17, 18, 19])),
         tuple(random_split(Pairs(PIXELS), [12, 8])),
+        Pairs(PIXELS, features=PIXELS),
         Rows(pillow(PIXELS)),
         {"train": Rows(pillow(PIXELS[:15])), "validation": Rows(pillow(PIXELS[15:]), LABELS[15:])},
         ([*pillow(PIXELS[:19]), PIXELS[19]], LABELS),
@@ -236,6 +237,7 @@ NORMALISED = (PIXELS / 255 - 0.5) / 0.5
         (PIXELS, r"data is a ndarray; expected \(X, y\)"),
         ((PIXELS,), r"data is a tuple of 1; expected \(X, y\)"),
         ({}, "there are no training images, only nothing; expected images and labels"),
+        ({"en": Pairs(PIXELS), "de": Pairs(PIXELS)}, "there are no training images, only 'de' and 'en'"),
         ({"a": PIXELS}, "there are no training images, only 'a'; expected images and labels, X and y"),
         ({"test": (PIXELS, LABELS)}, "data has no training set, only test"),
         ((PIXELS, LABELS[:3]), "X has 20 images and y 3 labels; expected one each"),
@@ -264,7 +266,7 @@ NORMALISED = (PIXELS / 255 - 0.5) / 0.5
         (Pairs(PIXELS, [[1, 2]] * 20), "the label of image 0 "),
         (TensorDataset(torch.from_numpy(PIXELS)), r"item 0 of the data set is a tuple; expected \(image, label\)"),
         (pd.DataFrame({"path": ["a"], "size": [3]}), "the data frame has the columns 'path' and 'size'; expected"),
-        (SimpleNamespace(features={"text": None}, __getitem__=0, __len__=0), "expected 'image' and 'label'"),
+        (SimpleNamespace(features={"text": None}), "expected 'image' and 'label'"),
     ],
 )  # fmt: skip
 def test_data_that_cannot_be_used(data: object, sentence: str, cache: Path) -> None:
