@@ -116,7 +116,9 @@ def test_in_flight_is_bounded(files: list[Item], monkeypatch: pytest.MonkeyPatch
 
 
 def _children() -> set[int]:
-    listed = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True)
+    listed = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
+    )
     return {int(line.split()[0]) for line in listed.stdout.splitlines() if "vitreous.data.worker" in line}
 
 

@@ -104,7 +104,7 @@ def prepare(
     """Return everything a training needs: the configuration fitted to the data, the data, the starting weights, …"""
     if not config.data.name:
         raise ConfigError(
-            f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)"
+            f"{config.name!r} has no data of its own: name some with --data (a folder, a .csv or .npz file, mnist, …)"
         )
     dataset = load_dataset(config.data, config.model.divisor if isinstance(config.model, ViTConfig) else (1, 1))
     preprocessing, weights, notes = Preprocessing.for_dataset(dataset), None, []

@@ -19,6 +19,7 @@ from vitreous.data.splits import SplitName
 from vitreous.downloads.files import read_plain
 from vitreous.errors import DataError, quoted, require_packages
 from vitreous.reports.formats import join
+from vitreous.reports.progress import counting
 
 ROWS_AT_A_TIME = 64
 ARROW_MARKERS = ("dataset_dict.json", "state.json")  # of DatasetDict.save_to_disk and Dataset.save_to_disk
@@ -70,13 +71,15 @@ def list_tables(source: str, files: Sequence[tuple[SplitName, Path]], spool: Pat
     notes: list[str] = []
     rows: list[Row] = []
     class_names: tuple[str, ...] | None = None
-    with spool.open("wb") as stream:
+    with spool.open("wb") as stream, counting(f"unpacking {source}", None) as update:
         for number, (split, file) in enumerate(files):
             columns, batches = _open_table(file)
             if number and columns.class_names != class_names:
                 raise DataError(f"{source}: {files[0][1].name} and {file.name} name different classes; make them equal")
             class_names = columns.class_names
-            rows += _read_rows(file, split, columns, batches, stream)
+            for row in _read_rows(file, split, columns, batches, stream):
+                rows.append(row)
+                update(len(rows))
     labelled = _without_unlabelled(rows, notes)
     return to_listing(source, labelled, notes, class_names)
 
