@@ -171,8 +171,12 @@ class _RunClassifier(ClassifierMixin, BaseEstimator):
             "model": self._default_model(*images.shape[2:]) | model,
             "train": {"epochs": self.epochs, **smoothing, **train},
             "augment": augment,
-            "settings": {"data.test_fraction": 0.0, "data.val_fraction": self.validation_fraction}
-            | dict(self.settings or {}),
+            "settings": {
+                "data.test_fraction": 0.0,
+                "data.val_fraction": self.validation_fraction,
+                "data.fit": "stretch",
+                **(self.settings or {}),
+            },
         }
 
     def _default_model(self, height: int, width: int) -> dict[str, Any]:

@@ -1,11 +1,8 @@
 """The loop: exact resume of a killed process, learning, budgets, NaN, signals, many processes."""
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,11 +11,11 @@ import pytest
 import torch
 from processes import Child, Processes
 from safetensors.torch import load_file, save_file
+from trainings import newest_step, small, timeless, torchrun, wait_for_checkpoint
 
 from vitreous import hardware
 from vitreous.checkpoints import save_model
-from vitreous.config import Config, override
-from vitreous.config.presets import preset
+from vitreous.config import Config
 from vitreous.data.datasets import load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import CheckpointError, ConfigError, RunError
@@ -28,31 +25,6 @@ from vitreous.training.loop import Trainer, fit
 from vitreous.training.progress import Lines
 from vitreous.training.setup import fit_to_data
 from vitreous.training.step import Stepper, Weights
-
-TIME_FIELDS = {"elapsed_seconds", "images_per_second"}
-
-
-def small(*settings: str, name: str = "vit") -> Config:
-    base = ["data.name=digits", "train.threads=1", "train.batch_size=64"]
-    if name == "vit":
-        base += ["model.depth=2", "model.dim=32", "model.mlp_dim=48", "model.dropout=0.1", "model.drop_path=0.1"]
-    return override(preset(name), [*base, *settings])
-
-
-def timeless(run: Run) -> list[dict]:
-    return [{k: v for k, v in line.items() if k not in TIME_FIELDS} for line in run.metrics()]
-
-
-def wait_for_checkpoint(path: Path, count: int, process: Child) -> None:
-    deadline = time.monotonic() + 120
-    while len(list((path / "resume").glob("step-*.json"))) < 1 or newest_step(path) < count:
-        assert process.poll() is None, process.output()
-        assert time.monotonic() < deadline, "no checkpoint within two minutes"
-        time.sleep(0.02)
-
-
-def newest_step(path: Path) -> int:
-    return max((int(file.stem[5:]) for file in (path / "resume").glob("step-*.json")), default=0)
 
 
 def test_digits_are_learned(tmp_path):
@@ -293,22 +265,6 @@ def test_every_kind_of_model_trains_and_reloads_as_it_was(tmp_path, name):
     again = evaluate_run(Run.open(run.path))
     assert again.accuracy == pytest.approx(run.test_results.accuracy, abs=1e-9)
     assert again.nll == pytest.approx(run.test_results.nll, rel=1e-6)
-
-
-NO_THREADS_OF_GLOO = """
-from pathlib import Path
-names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
-assert not [name for name in names if "gloo" in name], "threads that may abort the process as it ends, or hang it"
-"""
-
-
-def torchrun(script: str, path: Path, processes: int = 2) -> None:
-    path.write_text(script + NO_THREADS_OF_GLOO)
-    result = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}", str(path)],
-        capture_output=True, text=True, timeout=240, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
 
 
 def test_fine_tuning_starts_from_a_run_and_is_better_for_it(tmp_path):

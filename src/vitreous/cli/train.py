@@ -21,7 +21,9 @@ from vitreous.errors import ConfigError
 
 
 def train(
-    preset: Annotated[str | None, Argument(help="A preset (`vitreous presets`).")] = None,
+    preset: Annotated[
+        str | None, Argument(help="A preset (`vitreous presets`); default: chosen from the data.")
+    ] = None,
     data: DataOption = None,
     seed: SeedOption = None,
     epochs: Annotated[float | None, Option(help="Passes over the training data.")] = None,
@@ -42,8 +44,9 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train a preset into a run folder; Ctrl-C saves, --resume continues."""
-    from vitreous.config import configure
+    from vitreous.config import Config, configure
     from vitreous.runs import Run
+    from vitreous.training.auto import AutoRequest
     from vitreous.training.launch import is_launched, run_in_processes
     from vitreous.training.loop import fit
     from vitreous.training.lost_ranks import RankLost
@@ -66,9 +69,14 @@ def train(
             raise ConfigError(f"--resume keeps the run's configuration: leave out {', '.join(named)}")
         if out is None:
             raise ConfigError("--resume needs the run to continue: name it with -o RUN")
-        config = Run.open(out).config
-    elif preset is None:
-        raise ConfigError("name a preset, as in `vitreous train vit`; `vitreous presets` lists them")
+        config: Config | AutoRequest = Run.open(out).config
+    elif preset in (None, "auto"):
+        if data is None:
+            raise ConfigError(
+                "name your images, as in `vitreous train --data photos/`, or a preset with data of its own, as in"
+                " `vitreous train mnist-fast`; `vitreous presets` lists them"
+            )
+        config = AutoRequest(data, tuple(settings), config_file, seed)
     else:
         config = configure(preset, file=config_file, settings=settings, data=data, seed=seed)
     loggers = dict.fromkeys([*(log or ()), *(["tensorboard"] if tensorboard else ())])

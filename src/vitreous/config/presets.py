@@ -274,6 +274,11 @@ PRESETS: dict[str, Callable[[], Config]] = {
 
 def preset(name: str) -> Config:
     """Return the preset of that name."""
+    if name == "auto":
+        raise ConfigError(
+            "'auto' is no preset: it chooses every setting from the data, in `vitreous train --data …` and"
+            " `vitreous compare auto cnn --data …`"
+        )
     if name not in PRESETS:
         close = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""

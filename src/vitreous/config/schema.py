@@ -348,6 +348,7 @@ class Config(_Frozen):
     train: TrainConfig = TrainConfig()
     start: StartConfig = StartConfig()
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    reasons: tuple[str, ...] = ()  # what `auto` chose, and why
 
     @model_validator(mode="after")
     def _check(self) -> Config:

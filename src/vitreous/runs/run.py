@@ -133,7 +133,7 @@ class Run:
         cls, path: Path, config: Config, preprocessing: Preprocessing, data: DataRecord, resolved: Resolved | None
     ) -> Run:
         path = Path(path)
-        _require_free(path)
+        require_free(path)
         record = RunRecord(
             vitreous=vitreous.__version__,
             created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
@@ -148,7 +148,7 @@ class Run:
         try:
             path.mkdir(parents=True, exist_ok=True)
             with run.locked():
-                _require_free(path)  # again: another process may have created it meanwhile
+                require_free(path)  # again: another process may have created it meanwhile
                 try:
                     run.write_record()
                 except BaseException:
@@ -320,7 +320,8 @@ def _parse_metrics(line: bytes, where: str) -> dict[str, Any]:
     return values
 
 
-def _require_free(path: Path) -> None:
+def require_free(path: Path) -> None:
+    """Raise if a run cannot be created there."""
     if is_taken(path):
         go_on = "add --resume to go on with it, or " if is_run(path) else ""
         raise RunError(f"{str(path)!r} exists already: {go_on}name another folder")

@@ -15,6 +15,8 @@ from vitreous.data.datasets import fetch
 from vitreous.errors import ConfigError, DataError, RunError
 from vitreous.runs import Run, is_run, report_folder
 from vitreous.studies.grid import train_or_reuse
+from vitreous.training import auto
+from vitreous.training.auto import AutoRequest
 from vitreous.training.loop import TrainingInterrupted
 
 #: digits has 1/40 of MNIST's images: this many epochs are about a third of the steps, in a minute or two
@@ -96,6 +98,10 @@ def _subject(subject: str | Path | Config | Run, data: str | None, settings: Seq
     """Return a configuration to train, with the settings that apply to it, or a finished run."""
     if isinstance(subject, Config | Run):
         opened = subject
+    elif subject == auto.NAME:
+        if data is None:
+            raise ConfigError("`auto` chooses a training from the data: name some with --data")
+        return auto.choose(AutoRequest(data, tuple(one for one in settings if _applies(Config(), one))))
     elif subject not in PRESETS and (is_run(subject) or Path(subject).is_dir()):
         opened = Run.open(subject)
     else:

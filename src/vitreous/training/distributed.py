@@ -7,17 +7,17 @@ import datetime
 import os
 import shlex
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
-from vitreous.errors import ConfigError
+from vitreous.errors import ConfigError, VitreousError
 from vitreous.training import lost_ranks
 
 T = TypeVar("T")
@@ -74,6 +74,18 @@ class Group:
         values = [value]
         dist.broadcast_object_list(values, src=0)
         return values[0]
+
+    def from_main(self, make: Callable[[], T]) -> T:
+        """Return what rank 0 makes, on every rank; if it fails, all of them do."""
+        result: T | VitreousError | None = None
+        if self.is_main:
+            try:
+                result = make()
+            except VitreousError as error:
+                result = error
+        if isinstance(result := self.broadcast(result), VitreousError):
+            raise result
+        return cast(T, result)
 
     def gather(self, rows: Tensor) -> Tensor:
         """Return the rows of all ranks, in rank order, however many each has."""

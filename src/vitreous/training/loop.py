@@ -26,8 +26,9 @@ from vitreous.errors import RunError, VitreousError
 from vitreous.evaluation import calibration
 from vitreous.evaluation.prediction import Evaluation, compute_logits, compute_representations
 from vitreous.models.representations import representation_names
-from vitreous.runs import CONFIG, Fitted, ResumePoint, Run, TestResults
-from vitreous.training import checkpointing, distributed, plan
+from vitreous.runs import CONFIG, Fitted, ResumePoint, Run, TestResults, require_free
+from vitreous.training import auto, checkpointing, distributed, plan
+from vitreous.training.auto import AutoRequest
 from vitreous.training.best import BestValidation, score
 from vitreous.training.callbacks import Callback, Callbacks, as_callbacks
 from vitreous.training.progress import Progress, make_progress
@@ -46,7 +47,7 @@ class TrainingInterrupted(VitreousError):
 
 
 def fit(
-    config: Config,
+    config: Config | AutoRequest,
     out: Path | str | None = None,
     *,
     resume: bool = False,
@@ -54,13 +55,15 @@ def fit(
     progress: bool = True,
     callbacks: Iterable[Callback | str] = (),
 ) -> Run:
-    """Train `config` into the run folder `out` (default: runs/DATA-NAME).
+    """Train `config`, or what the data suggest, into the run folder `out` (default: runs/DATA-NAME).
 
     With `resume`, `out` is an unfinished run: it keeps its own configuration and goes on where it stopped. So does a
     job that torchrun restarts (`run_to_restart`). `callbacks` are called with what is measured (`callbacks.py`).
     """
     active = Callbacks(as_callbacks(callbacks))
     with distributed.group(config.train.timeout_seconds) as group:
+        if isinstance(config, AutoRequest):
+            config = _choose(config, out, group, progress)
         if not resume and (begun := group.broadcast(run_to_restart(config, out) if group.is_main else None)):
             out, resume = begun, True
         with open_or_create(config, out, resume, device, group) as (run, dataset, weights):
@@ -70,8 +73,22 @@ def fit(
             title = f"{run.config.name} on {dataset.name}"
             shown = make_progress(title) if progress and group.is_main else Progress()
             with shown, trainer.callbacks.around(run):
+                for line in run.config.reasons:
+                    shown.log(line)
                 trainer.train(shown)
     return Run.open(run.path)
+
+
+def _choose(request: AutoRequest, out: Path | str | None, group: distributed.Group, progress: bool) -> Config:
+    """Let rank 0 choose the configuration, unless the run could not be created afterwards."""
+
+    def choose_on_main() -> Config:
+        if out is not None:
+            require_free(Path(out))
+        with make_progress(f"{auto.NAME} on {request.data}") if progress else Progress() as shown:
+            return auto.choose(request, shown.log)
+
+    return group.from_main(choose_on_main)
 
 
 @dataclass
@@ -300,8 +317,8 @@ class Trainer:
         logits, parts = compute_representations(
             self.stepper.kept_model, share, self.stepper.preprocessing, self.config.train.eval_batch_size
         )
-        logits, *parts = (self.group.gather(values) for values in (logits, *parts))
-        return calibration.Outputs(logits, tuple(parts), split.labels)
+        logits, *others = (self.group.gather(values) for values in (logits, *parts))
+        return calibration.Outputs(logits, tuple(others), split.labels)
 
 
 def _accuracy_in_words(test: TestResults | None) -> str:

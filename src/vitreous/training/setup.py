@@ -15,7 +15,7 @@ from vitreous.config import CNNConfig, Config, StartConfig, ViTConfig
 from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.data.sampler import BatchSampler
-from vitreous.errors import ConfigError, RunError, VitreousError
+from vitreous.errors import ConfigError, RunError
 from vitreous.models import ViT
 from vitreous.runs import Resolved, Run, is_run, load_run_data, new_run_path
 from vitreous.training import distributed, plan
@@ -63,14 +63,11 @@ def _locked(run: Run, group: distributed.Group) -> Iterator[None]:
 
 def _on_rank_0(group: distributed.Group, act: Callable[[], object]) -> None:
     """Let rank 0 act while the other ranks wait; if it fails, all of them do."""
-    failure = None
-    if group.is_main:
-        try:
-            act()
-        except VitreousError as error:
-            failure = error
-    if (failure := group.broadcast(failure)) is not None:
-        raise failure
+
+    def act_alone() -> None:  # what it returns stays on rank 0: a lock cannot be sent
+        act()
+
+    group.from_main(act_alone)
 
 
 def _reload(run: Run, device: str) -> tuple[Dataset, Weights | None]:

@@ -52,8 +52,9 @@ class Stepper:
         if train.freeze == "backbone":
             for name, parameter in self.model.named_parameters():
                 parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
-        weighted = resolved.class_weights is not None
-        self.class_weights = torch.tensor(resolved.class_weights).to(self.device, self.dtype) if weighted else None
+        self.class_weights: Tensor | None = None  # (classes,)
+        if resolved.class_weights is not None:
+            self.class_weights = torch.tensor(resolved.class_weights, dtype=self.dtype, device=self.device)
         self.teacher = Teacher(train.teacher, dataset).to(self.device, self.dtype) if train.teacher else None
         self.optimizers = make_optimizers(self.model, train)
         self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
