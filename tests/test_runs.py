@@ -83,7 +83,7 @@ def test_an_unfinished_run_says_how_to_finish_it(copy):
 
 def test_a_newer_format(copy):
     edit(copy, format=99, vitreous="9.9")
-    with pytest.raises(RunError, match=r"format 99, made by vitreous 9\.9; .*pip install --upgrade"):
+    with pytest.raises(RunError, match=r"format 99, made by vitreous 9\.9; .*pip install -U"):
         Run.open(copy)
 
 

@@ -21,12 +21,14 @@ __version__ = "0.1.0"
 guard_amx()  # before anything here imports torch
 
 if TYPE_CHECKING:
-    from vitreous.api import compare, create, evaluate, fit, load, look, predict
-    from vitreous.config import Config
+    from vitreous.api import calibrate, compare, create, evaluate, fit, load, look, predict
+    from vitreous.api_run import Run
+    from vitreous.config import CNNConfig, Config, ViTConfig
     from vitreous.config.presets import preset
     from vitreous.doctor import diagnose
     from vitreous.errors import VitreousError
-    from vitreous.runs import Run
+    from vitreous.estimator import CnnClassifier, VitClassifier
+    from vitreous.training.callbacks import Callback, TensorBoard, WandbStyle
 
 #: public name → the module that defines it; no module has the name of a public function
 _PUBLIC = {
@@ -34,19 +36,28 @@ _PUBLIC = {
     "load": "vitreous.api",
     "fit": "vitreous.api",
     "evaluate": "vitreous.api",
+    "calibrate": "vitreous.api",
     "predict": "vitreous.api",
     "compare": "vitreous.api",
     "look": "vitreous.api",
     "diagnose": "vitreous.doctor",
     "preset": "vitreous.config.presets",
     "Config": "vitreous.config",
-    "Run": "vitreous.runs",
+    "ViTConfig": "vitreous.config",
+    "CNNConfig": "vitreous.config",
+    "Run": "vitreous.api_run",
+    "VitClassifier": "vitreous.estimator",
+    "CnnClassifier": "vitreous.estimator",
+    "Callback": "vitreous.training.callbacks",
+    "TensorBoard": "vitreous.training.callbacks",
+    "WandbStyle": "vitreous.training.callbacks",
     "VitreousError": "vitreous.errors",
 }
 
 __all__ = [
-    "Config", "Run", "VitreousError", "__version__",
-    "compare", "create", "diagnose", "evaluate", "fit", "load", "look", "predict", "preset",
+    "CNNConfig", "Callback", "CnnClassifier", "Config", "Run", "TensorBoard", "ViTConfig", "VitClassifier",
+    "VitreousError", "WandbStyle", "__version__",
+    "calibrate", "compare", "create", "diagnose", "evaluate", "fit", "load", "look", "predict", "preset",
 ]  # fmt: skip
 
 

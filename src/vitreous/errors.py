@@ -2,15 +2,38 @@
 
 A `VitreousError` is a user's mistake or an outside failure (no network, a full disk); the command line prints it as one
 line and exits with 2. Our own bugs are `assert`s and ordinary exceptions.
+
+Messages are written once, for the command line (`--set model.fit=pad`, `-o`); outside of it they are read in Python,
+and `in_python` says the same there (`model={'fit': 'pad'}`, `out=…`).
 """
 
+import contextlib
 import importlib.util
+import re
+import tomllib
+from collections.abc import Callable, Iterator
 
 _LONGEST_VALUE = 120  # characters of a user's value in a message
+_on_command_line = False
+
+
+@contextlib.contextmanager
+def on_command_line() -> Iterator[None]:
+    """Let messages speak of flags and commands, as `vitreous.cli` does, instead of Python."""
+    global _on_command_line
+    before, _on_command_line = _on_command_line, True
+    try:
+        yield
+    finally:
+        _on_command_line = before
 
 
 class VitreousError(Exception):
     """Something the user can correct; the message says how."""
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return text if _on_command_line else in_python(text)
 
 
 class ConfigError(VitreousError):
@@ -54,3 +77,70 @@ def require_packages(*packages: str, extra: str, needed_for: str) -> None:
                 f"{needed_for} needs the package {package!r}: in the clone of vitreous, `make setup`, or"
                 f" pip install -c constraints.txt -e '.[{extra}]'"
             )
+
+
+# --- the same message in Python ----------------------------------------------------------------------------
+
+#: flag → argument of the Python functions; a value after it is kept where it is a number or quoted
+ARGUMENTS = {
+    "--class": "target", "--data": "data", "--device": "device", "--epochs": "epochs", "--equal": "equal",
+    "--from": "weights", "--most": "most", "--per-class": "per_class", "--run": "run", "--seeds": "seeds",
+    "--split": "split", "--test": "test_index", "--threads": "threads", "--to": "to",
+}  # fmt: skip
+SWITCHES = {"--approximate": "approximate", "--resume": "resume", "--skip-corrupt": "skip_corrupt"}
+#: flags of what only the command line does
+COMMAND_LINE_ONLY = {
+    "--from-data", "--host", "--input-shape", "--no-auth", "--port", "--preset", "--processes", "--token-file",
+}  # fmt: skip
+
+_FLAG = r"(?<![\w'\"/-])"  # the start of a flag, not a part of a name or of a user's value
+_COMMANDS: dict[str, str | Callable[[re.Match[str]], str]] = {
+    r"`?vitreous train (?:--processes \d+ )?--resume (?:--processes \d+ )?-o (?P<q>['\"]?)(?P<path>[^`'\"]+)(?P=q)`?":
+        lambda found: f"vitreous.fit(out={found['path']!r}, resume=True)",
+    r"`vitreous train --from ?(?P<path>[^`]*)`":
+        lambda found: f"vitreous.fit(weights={repr(found['path']) if found['path'] else '…'})",
+    r"`vitreous train (\w+) -o (\w+)`": r"vitreous.fit(\1, out=\2)",
+    r"`vitreous train`": "vitreous.fit",
+    r"`vitreous presets (\w+)`": r"vitreous.preset(\1)",
+    r"`vitreous compare (\w+) (\w+)`": r'vitreous.compare("\1", "\2")',
+    r"--approximate \(in Python approximate=True\)": "approximate=True",
+    r"`vitreous calibrate --run ([^`]+)`": r"vitreous.calibrate('\1')",
+    r"--processes (\d+), or torchrun": r"\1 processes of torchrun",
+    r"--processes or torchrun": "torchrun",
+    r"--input-shape [\d,]+ \(or images=\.\.\.\)": "images=…",
+}  # fmt: skip
+
+
+def in_python(message: str) -> str:
+    """Return a message that names flags and commands as a Python user would write them."""
+    if "-" not in message and "`vitreous " not in message:
+        return message
+    for pattern, replacement in _COMMANDS.items():
+        message = re.sub(pattern, replacement, message)
+    setting = r"--set (?P<path>[a-z]+(?:\.[a-z_]+)+)(?:=(?P<value>\[[^]]*\]|[^\s,;)]+))?"
+    message = re.sub(_FLAG + setting, _setting, message)
+    message = re.sub(rf"{_FLAG}--set\b", "settings", message)
+    message = re.sub(rf"{_FLAG}-o(?: (?P<path>[A-Z]+\b|[^\s;,]*[./][^\s;,]*))?(?![\w-])", _out, message)
+    message = re.sub(rf"{_FLAG}({'|'.join(SWITCHES)})(?![\w-])", lambda found: f"{SWITCHES[found[1]]}=True", message)
+    argument = rf"({'|'.join(ARGUMENTS)})(?![\w-])(?: (?P<value>-?\d+\b|'[^']*'|\[[^]]*\]))?"
+    return re.sub(_FLAG + argument, lambda found: f"{ARGUMENTS[found[1]]}={found['value'] or '…'}", message)
+
+
+def _setting(found: re.Match[str]) -> str:
+    """Return `--set model.fit=pad` as `model={'fit': 'pad'}`, and a setting of the data as a keyword."""
+    *sections, field = found["path"].split(".")
+    if found["value"] is None:
+        return field
+    try:
+        value = tomllib.loads(f"value = {found['value']}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = found["value"]
+    section = sections[-1]
+    if section != "data":
+        return f"{section}={{{field!r}: {value!r}}}"
+    return f"settings={{'data.fit': {value!r}}}" if field == "fit" else f"{field}={value!r}"  # models have a fit, too
+
+
+def _out(found: re.Match[str]) -> str:
+    path = found["path"]
+    return "out=…" if path is None else f"out={path if path.isupper() else repr(path)}"

@@ -11,6 +11,7 @@ import torch
 from vitreous.config import CNNConfig, ViTConfig
 from vitreous.models import build
 from vitreous.models.fast import inference
+from vitreous.models.representations import represent, representations_in
 
 VARIANTS = {
     "class token": {},
@@ -43,6 +44,14 @@ def test_logits_are_the_models(changes, batch):
     images = torch.randn(batch, 1, 28, 28)
     with torch.inference_mode():
         torch.testing.assert_close(inference.infer(model, images), model(images), atol=2e-5, rtol=1e-4)
+        taps: dict[str, torch.Tensor] = {}
+        model(images, taps)
+        logits, parts = inference.infer_and_represent(model, images)
+        torch.testing.assert_close(logits, model(images), atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(parts, representations_in(model, taps), atol=2e-5, rtol=1e-4)
+        plain_logits, plain_parts = represent(model, images)
+        torch.testing.assert_close(plain_logits, logits, atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(plain_parts, parts, atol=2e-5, rtol=1e-4)
 
 
 def x(monkeypatch):
@@ -87,10 +96,10 @@ def test_many_images_go_in_parts_that_stay_in_the_cache(monkeypatch, threads, nu
     taken = []
     tokens = inference._infer_tokens
 
-    def noted(model, x):
+    def noted(model, x, represented):
         taken.append((threading.current_thread(), len(x)))
         time.sleep(0.05)  # so that one thread does not take both parts
-        return tokens(model, x)
+        return tokens(model, x, represented)
 
     model, data = build(ViTConfig(zero_head=False)).eval(), torch.randn(images, 1, 28, 28)
     monkeypatch.setattr(inference, "_infer_tokens", noted)

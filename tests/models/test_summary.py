@@ -16,7 +16,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from vitreous.config import ArticleCNNConfig, ArticleDesignConfig, ArticleViTConfig, CNNConfig, ModelConfig, ViTConfig
 from vitreous.config.presets import PRESETS, preset
 from vitreous.models import build, count_parameters
-from vitreous.models.summary import as_json, count_flops, count_parameters_of, shapes, shapes_table
+from vitreous.models.shapes_table import shapes_table
+from vitreous.models.summary import as_json, count_flops, count_parameters_of, shapes
 
 SMALL = ViTConfig(image_size=12, patch_size=4, channels=2, num_classes=5, dim=16, depth=2, num_heads=2, mlp_dim=24)
 VARIANTS: dict[str, ModelConfig] = {

@@ -118,7 +118,8 @@ def test_wandb_style(tmp_path):
     assert last == ("finish",)
     lines = run.metrics()
     assert [step for _, step, _ in logged] == [line["step"] for line in lines]
-    assert logged[-1] == ("log", lines[-1]["step"], {"test/loss": lines[-1]["loss"], "test/accuracy": run.test_results.accuracy})  # fmt: skip
+    test = run.test_results
+    assert logged[-1] == ("log", lines[-1]["step"], {"test/loss": test.nll, "test/accuracy": test.accuracy})
     first = next(line for line in lines if line["event"] == "train")
     assert logged[0][2]["train/loss"] == first["loss"]
     assert logged[0][2]["train/lr"] == first["lr"]

@@ -15,8 +15,9 @@ from typer import Exit, Option, Typer
 
 from vitreous import __version__
 from vitreous.cli import data
+from vitreous.cli.completion import VARIABLE, print_completions
 from vitreous.cli.output import flush_or_discard, log_error, prepare_streams
-from vitreous.errors import VitreousError, quoted
+from vitreous.errors import VitreousError, on_command_line, quoted
 
 app = Typer(
     name="vitreous",
@@ -27,8 +28,8 @@ app = Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = (
-    "presets", "shapes", "paper", "train", "compare", "demo", "transfer", "evaluate", "predict", "look", "mistakes",
-    "doctor", "env", "convert", "export", "serve",
+    "presets", "shapes", "paper", "train", "compare", "demo", "transfer", "evaluate", "calibrate", "predict", "look",
+    "mistakes", "doctor", "env", "convert", "export", "serve", "completion",
 )  # fmt: skip
 for verb in VERBS:
     app.command(verb)(getattr(import_module(f"vitreous.cli.{verb}"), verb))
@@ -50,6 +51,11 @@ def _root(
 
 def main() -> None:
     """Run the command line; a user's mistake is one line on stderr and exit code 2, never a traceback."""
+    with on_command_line():
+        _main()
+
+
+def _main() -> None:
     interrupts: list[int] = []
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where HOME is read-only: its own cache is of no interest
 
@@ -60,6 +66,8 @@ def main() -> None:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # leave a caller's own handler alone
         signal.signal(signal.SIGINT, on_interrupt)  # training installs another one
     prepare_streams()
+    if VARIABLE in os.environ:  # a shell asks, because TAB was pressed
+        return print_completions(app)
     try:
         code = app(standalone_mode=False)
         failed = flush_or_discard()

@@ -5,6 +5,9 @@ from typing import Annotated
 
 from typer import Argument, Option
 
+from vitreous.cli.options import JsonOption
+from vitreous.cli.output import print_result
+
 
 def convert(
     source: Annotated[Path, Argument(help="A run, or a checkpoint of timm, Hugging Face, torchvision or Google.")],
@@ -16,6 +19,7 @@ def convert(
     channels: Annotated[int | None, Option(help="Adapt the input to this many channels.", min=1)] = None,
     allow_partial: Annotated[bool, Option("--allow-partial", help="Load what fits; list the rest.")] = False,
     approximate: Annotated[bool, Option("--approximate", help="Accept another GELU or epsilon; noted.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Convert weights from one library's layout to another's; every tensor is accounted for."""
     from vitreous.checkpoints import convert as conversion
@@ -24,4 +28,5 @@ def convert(
         source, target, to, num_heads=num_heads, image_size=image_size, patch_size=patch_size, channels=channels,
         allow_partial=allow_partial, approximate=approximate,
     )  # fmt: skip
-    print("\n".join(lines))
+    value = {"source": str(source), "target": str(target), "layout": to, "notes": [line.strip() for line in lines]}
+    print_result(*lines, value=value, as_json=as_json)

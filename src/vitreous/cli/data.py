@@ -17,47 +17,55 @@ def list_datasets(as_json: JsonOption = False) -> None:
     """List the data sets known by name, and whether they are cached."""
     import dataclasses
 
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from vitreous.data.datasets import DATASETS, describe
+    from vitreous.reports.tables import FirstThatFits
 
     rows = [describe(name) for name in DATASETS]
-    table = Table("name", "title", "images", "size", "classes", "cached", "licence", box=None, header_style="bold")
+    wide = Table("name", "title", "images", "size", "classes", "cached", "licence", box=None, header_style="bold")
+    narrow = Table(Column("name", no_wrap=True), "title, licence", "images", "size", box=None, header_style="bold")
     for row in rows:
         images, (height, width) = f"{row.train_images:,} + {row.test_images:,}", row.image_size
         size, cached = f"{height}×{width}×{row.channels}", "yes" if row.cached else "no"
-        table.add_row(row.name, row.title, images, size, str(row.num_classes), cached, row.licence)
-    also = "Also: a folder with one sub-folder per class (or train/, val/, test/ above them), or a FILE.npz."
-    print_result(table, also, value=[dataclasses.asdict(row) for row in rows], as_json=as_json)
+        wide.add_row(row.name, row.title, images, size, str(row.num_classes), cached, row.licence)
+        state = "cached" if row.cached else "not cached"
+        narrow.add_row(row.name, f"{row.title}, {row.num_classes} classes; {row.licence}; {state}", images, size)
+    also = (
+        "Also: a folder with one sub-folder per class (or train/, val/, test/ above them), a manifest (.csv, .tsv,"
+        " .jsonl), arrays (.npz, .npy), .parquet files, or .tar shards: docs/sources.md."
+    )
+    print_result(FirstThatFits(wide, narrow), also, value=[dataclasses.asdict(row) for row in rows], as_json=as_json)
 
 
 @app.command()
-def fetch(name: NameArgument) -> None:
+def fetch(name: NameArgument, as_json: JsonOption = False) -> None:
     """Download a data set into the cache, verified by SHA-256."""
     from vitreous.data import datasets
 
     folder = datasets.fetch(name)
-    print(f"{name}: {folder}" if folder else f"{name} comes with scikit-learn; nothing to fetch")
+    line = f"{name}: {folder}" if folder else f"{name} comes with scikit-learn; nothing to fetch"
+    print_result(line, value={"name": name, "folder": str(folder) if folder else None}, as_json=as_json)
 
 
 @app.command()
-def verify(name: NameArgument) -> None:
+def verify(name: NameArgument, as_json: JsonOption = False) -> None:
     """Hash every cached file of a data set again; exit code 1 if one is missing or corrupt."""
     from vitreous.data import datasets
 
     statuses = datasets.verify(name)
-    for file, status in statuses.items():
-        print(f"{status:8} {file}")
-    if not statuses:
-        print(f"{name} comes with scikit-learn; nothing to verify")
+    lines = [f"{status:8} {file}" for file, status in statuses.items()]
+    none = f"{name} comes with scikit-learn; nothing to verify"
+    print_result(*(lines or [none]), value={"name": name, "files": statuses}, as_json=as_json)
     if any(status != "ok" for status in statuses.values()):
         raise Exit(1)
 
 
 @app.command()
 def show(
-    name: Annotated[str, Argument(help="A data set's name, a folder or a FILE.npz.")],
+    name: Annotated[str, Argument(help="A data set's name, a folder or a file of images and labels.")],
     out: Annotated[Path | None, Option("--out", "-o", help="The PNG to write; default: NAME-sheet.png.")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print class balance, sizes and duplicate images, and draw a labelled contact sheet (PNG)."""
     from vitreous.config import DataConfig
@@ -70,10 +78,20 @@ def show(
     contact_sheet(dataset, path)
     sizes = f"{len(dataset.train):,} training, {len(dataset.val):,} validation, {len(dataset.test):,} test images"
     height, width = dataset.image_size
-    print(f"{name}: {sizes} of {height}×{width}×{dataset.channels}, {dataset.num_classes} classes")
+    counts = class_counts(dataset)
     widest = max(map(len, dataset.class_names))
-    for class_name, *counts in class_counts(dataset):
-        print(f"  {class_name:{widest}}  {' + '.join(f'{count:,}' for count in counts)}")
-    for line in (*balance_notes(dataset), *dataset.notes, *duplicate_notes(dataset)):
-        print(f"  {line}")
-    print(path)
+    notes = [*balance_notes(dataset), *dataset.notes, *duplicate_notes(dataset)]
+    lines = [
+        f"{name}: {sizes} of {height}×{width}×{dataset.channels}, {dataset.num_classes} classes",
+        *(f"  {label:{widest}}  {' + '.join(f'{count:,}' for count in each)}" for label, *each in counts),
+        *(f"  {note}" for note in notes),
+    ]
+    value = {
+        "name": name,
+        "image_size": [height, width],
+        "channels": dataset.channels,
+        "classes": [dict(zip(("name", "train", "val", "test"), row, strict=True)) for row in counts],
+        "notes": notes,
+        "sheet": str(path),
+    }
+    print_result(*lines, str(path), value=value, as_json=as_json)

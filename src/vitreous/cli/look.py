@@ -6,6 +6,7 @@ from typing import Annotated
 from typer import Argument, Option
 
 from vitreous.cli.options import (
+    JsonOption,
     OutOption,
     RunOption,
 )
@@ -23,6 +24,7 @@ def look(
     heads: Annotated[list[str] | None, Option("--without-head", help="Remove LAYER-HEAD, from 1; repeatable.")] = None,
     patches: Annotated[list[int] | None, Option("--without-patch", help="Remove it; repeatable.", min=0)] = None,
     out: OutOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """See through a model: attention, relevance, occlusion, logit lens, and whether the maps are faithful."""
     from vitreous.inspection.from_run import look_at_run
@@ -34,7 +36,7 @@ def look(
         patch=patch, without_heads=[_parse_head(text) for text in heads or ()], without_patches=patches or (),
         out=report_folder(out, Path("runs") / f"look-{opened.config.name}"),
     )  # fmt: skip
-    print_result(found.summary, *found.advice, f"Report: {found.report}")
+    print_result(found.summary, *found.advice, f"Report: {found.report}", value=found.as_json(), as_json=as_json)
 
 
 def _parse_head(text: str) -> tuple[int, int]:

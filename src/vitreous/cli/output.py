@@ -9,29 +9,51 @@ import unicodedata
 from typing import Any, TextIO
 
 _LONGEST_MESSAGE = 4000  # characters; a checkpoint's list of missing tensors is the longest
+_PIPE_COLUMNS = 160  # of a table in a pipe, or more where it needs them
 
 
 def print_result(*text: Any, value: Any = None, as_json: bool = False) -> None:
     """Print a result: its sentences and tables for a reader, or its `value` as JSON."""
     if as_json:
         # another encoding has no escape that JSON knows, so there every character beyond ASCII is escaped
-        text = (json.dumps(value, indent=2, ensure_ascii=not _is_utf8(sys.stdout)),)
-    from rich.console import Console
-
-    console = Console() if sys.stdout.isatty() else Console(width=160, no_color=True)  # a pipe has no width
+        print(json.dumps(value, indent=2, ensure_ascii=not _is_utf8(sys.stdout)))
+        return
     for item in text:
         if isinstance(item, str):
-            print(item)  # not by rich, which would take [brackets] in a path for markup
+            print(_fitted(item, sys.stdout))  # not by rich, which would take [brackets] in a path for markup
         else:
-            console.print(item, highlight=False)
+            _print_table(item)
+
+
+def _print_table(table: Any) -> None:
+    from rich.console import Console
+
+    from vitreous.reports.tables import natural_width
+
+    console = Console()
+    if not sys.stdout.isatty():  # a pipe has no width, so nothing needs to be truncated
+        console = Console(width=max(_PIPE_COLUMNS, natural_width(table, console)), no_color=True)
+    console.print(table, highlight=False)
+
+
+def _fitted(text: str, stream: TextIO) -> str:
+    """Return text wrapped between words for a terminal; a pipe gets its lines whole."""
+    if not stream.isatty():
+        return text
+    from rich.console import Console
+
+    from vitreous.reports.tables import wrap
+
+    columns = Console(file=stream).width
+    return "\n".join(wrap(line, columns) for line in text.split("\n"))
 
 
 def log(message: str) -> None:
-    print(message, file=sys.stderr)
+    print(_fitted(message, sys.stderr), file=sys.stderr)
 
 
 def log_error(message: str) -> None:
-    """Print one line, whatever names and values the message repeats."""
+    """Print one line (in a terminal, wrapped between words), whatever names and values the message repeats."""
     message = re.sub(r"\S{300,}", lambda word: f"{word[0][:150]}…{word[0][-50:]}", message)
     line = "".join(_escaped(character) for character in message)
     log(f"vitreous: {line if len(line) <= _LONGEST_MESSAGE else line[:_LONGEST_MESSAGE] + '…'}")

@@ -27,6 +27,10 @@ def predict(
         others = sorted(prediction.probabilities.items(), key=lambda item: -item[1])[1:3]
         rest = ", ".join(f"{name} {probability:.1%}" for name, probability in others)
         lines.append(f"{path}: {prediction.label}  {prediction.probability:.1%}  (then {rest})")
+        if prediction.unlike:
+            lines.append(
+                f"  unlike the images it was trained on (novelty {prediction.novelty:.2g}): do not trust this prediction"
+            )
         lines += [f"  {note}" for note in prediction.notes]
     value = [{"image": str(path), **prediction.as_json()} for path, prediction in predictions.items()]
     print_result(*lines, value=value, as_json=as_json)

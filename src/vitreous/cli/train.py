@@ -11,10 +11,12 @@ from typer import Argument, Exit, Option
 from vitreous.cli.options import (
     DataOption,
     DeviceOption,
+    JsonOption,
     OutOption,
     SeedOption,
     SetOption,
 )
+from vitreous.cli.output import print_result
 from vitreous.errors import ConfigError
 
 
@@ -39,6 +41,7 @@ def train(
     device: DeviceOption = "auto",
     log: Annotated[list[str] | None, Option(help="Also log to tensorboard, wandb or trackio; repeatable.")] = None,
     tensorboard: Annotated[bool, Option("--tensorboard", help="The same as --log tensorboard.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Train a preset into a run folder; Ctrl-C saves, --resume continues."""
     from vitreous.config import Config, configure
@@ -86,6 +89,10 @@ def train(
             raise Exit(lost.exit_code) from None
         raise
     if os.environ.get("RANK", "0") == "0":
-        test = run.test_results
-        accuracy = f"{test.accuracy:.2%} on the test set ({test.correct} of {test.count})"
-        print(f"{run.path}: {accuracy}, {test.train_seconds:.0f} s of training")
+        test = run.record.results.test
+        line = f"{run.path}: trained on all images, without a test set"  # data.test_fraction=0
+        if test is not None:
+            accuracy = f"{test.accuracy:.2%} on the test set ({test.correct} of {test.count})"
+            line = f"{run.path}: {accuracy}, {test.train_seconds:.0f} s of training"
+        results = {} if test is None else test.model_dump(mode="json")
+        print_result(line, value={"run": str(run.path), **results}, as_json=as_json)

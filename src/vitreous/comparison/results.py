@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vitreous.comparison import display
 from vitreous.errors import DataError
 from vitreous.evaluation import metrics
 from vitreous.reports.colors import MOST_MODELS
@@ -189,6 +190,10 @@ def _seed_record(run: ModelResult) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Comparison:
     """The findings, and the files they were written to."""
+
+    __repr__ = display.comparison_line
+    _repr_html_ = display.comparison_html
+    to_pandas = display.comparison_frame
 
     title: str
     data_name: str

@@ -101,9 +101,9 @@ def render_table(comparison: Comparison) -> Table:
     for label, row in zip(labels, rows, strict=True):
         grid.append([Text(label), *(cell(row, model.name) for model in models)])
     headings, *body = grid if side_by_side else zip(*grid, strict=True)
-    table.add_column(headings[0], no_wrap=side_by_side, overflow="fold", min_width=8)
+    table.add_column(headings[0], overflow="fold", min_width=8)
     for heading in headings[1:]:
-        table.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", overflow="fold")
     for cells in body:
         table.add_row(*cells)
     return table

@@ -57,19 +57,21 @@ def override(config: Config, settings: Iterable[str]) -> Config:
         *sections, field = path.strip().split(".")
         shown = quoted(setting)
         if not equals or not field:
-            raise ConfigError(f"--set {shown}: expected section.field=value, as in --set model.depth=6")
+            raise ConfigError(f"the setting {shown} is incomplete: expected section.field=value, as in model.depth=6")
         target = values
         for section in sections:
             if not isinstance(target.get(section), dict):
                 raise ConfigError(
-                    f"--set {shown}: there is no section {quoted(section)}; sections are model, data, train, start"
+                    f"the setting {shown}: there is no section {quoted(section)}; there are model, data, train, start"
                 )
             target = target[section]
         if field not in target:
             known = ", ".join(sorted(key for key in target if key != "kind"))
-            raise ConfigError(f"--set {shown}: there is no setting {quoted(path.strip())}; choose from {known}")
+            raise ConfigError(f"the setting {shown}: there is no setting {quoted(path.strip())}; choose from {known}")
         if isinstance(target[field], dict):
-            raise ConfigError(f"--set {shown}: {path.strip()!r} is a section; set one of {', '.join(target[field])}")
+            raise ConfigError(
+                f"the setting {shown}: {path.strip()!r} is a section; set one of {', '.join(target[field])}"
+            )
         value = _parse_value(text.strip())
         # "none" is a choice of some fields (model.positions) and the absence of a value in others (train.threads)
         is_none = isinstance(value, str) and value.lower() == "none" and not isinstance(target[field], str)
@@ -81,21 +83,25 @@ def override(config: Config, settings: Iterable[str]) -> Config:
 
 def merge_toml(config: Config, path: Path) -> Config:
     """Override `config` by the tables of a TOML file: [model], [data], [data.augment], [train], and `seed`, `name`."""
+    return build_config(Config, merge(config.model_dump(), read_toml(path)), source=str(path))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
     try:
-        loaded = _loads(read_plain(path).decode("utf-8"))
+        return _loads(read_plain(path).decode("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         problem = getattr(error, "strerror", None) or error
         raise ConfigError(f"cannot read the configuration {quoted(str(path))}: {problem}") from None
-    return build_config(Config, _merge(config.model_dump(), loaded), source=str(path))
 
 
-def _merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: dict[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Return nested dictionaries with the values of `top` in place of those of `base`."""
     merged = dict(base)
     for key, value in top.items():
         if isinstance(value, Mapping) and isinstance(merged.get(key), dict):
             # another kind of model has other fields: keep nothing of the old one
             other_kind = "kind" in value and value["kind"] != merged[key].get("kind")
-            merged[key] = dict(value) if other_kind else _merge(merged[key], value)
+            merged[key] = dict(value) if other_kind else merge(merged[key], value)
         else:
             merged[key] = value
     return merged

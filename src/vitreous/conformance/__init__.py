@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -23,9 +23,7 @@ from vitreous.config import Config, ModelConfig
 from vitreous.conformance import equations, initialisation, positions, settings
 from vitreous.conformance.parts import has_tokens
 from vitreous.conformance.rows import ITEMS, Item, Measurement, Row, Subject, Verdict, differs, does_not_apply
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from vitreous.conformance.table import conformance_table
 
 __all__ = ["ITEMS", "Item", "Row", "Subject", "Verdict", "as_json", "conformance", "conformance_table"]
 
@@ -76,20 +74,3 @@ def _compare(item: Item, subject: Subject) -> Row:
 
 def as_json(rows: list[Row]) -> dict[str, Any]:
     return {"summary": dict(Counter(row.verdict for row in rows)), "rows": [asdict(row) for row in rows]}
-
-
-def conformance_table(rows: list[Row], title: str = "") -> Table:
-    """Return the rows as a table for a terminal."""
-    from rich.markup import escape  # brackets in the text are not markup
-    from rich.table import Column, Table
-
-    counts = Counter(row.verdict for row in rows)
-    caption = f"{counts['same']} same, {counts['differs']} differ, {counts['does not apply']} do not apply"
-    colours = {"same": "green", "differs": "yellow", "does not apply": "dim"}
-    columns = [Column(header, overflow="fold") for header in ("item", "the paper", "this model", "verdict")]
-    table = Table(*columns, title=title or None, caption=caption, caption_justify="left", show_lines=True)
-    for row in rows:
-        paper = row.paper + (f"\n(not confirmed: {row.unconfirmed})" if row.unconfirmed else "")
-        verdict = f"[{colours[row.verdict]}]{row.verdict}[/]" + (f": {escape(row.note)}" if row.note else "")
-        table.add_row(row.item, escape(paper), escape(row.here), verdict)
-    return table

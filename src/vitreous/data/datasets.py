@@ -1,4 +1,4 @@
-"""Data sets as tensors in three splits: named ones, a folder of images, or an .npz file.
+"""Data sets as tensors in three splits: named ones, or any source that `sources/find.py` finds.
 
 A test set that the source defines is used as it is. Otherwise the test set, and always the validation set, is a
 stratified sample of the training images, fixed by `split_seed`.
@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.config import DataConfig
+from vitreous.data.fitting import Fit
 from vitreous.data.images import convert
 from vitreous.data.specs import DATASETS, DatasetInfo, DatasetSpec
 from vitreous.data.splits import MeanStd, Polarity, RawDataset, Split, duplicates_between, keep_per_class, split_indices
@@ -27,8 +28,6 @@ from vitreous.reports.formats import by, join
 __all__ = [
     "DATASETS", "Dataset", "Description", "Split", "describe", "duplicates_between", "fetch", "load_dataset", "verify",
 ]  # fmt: skip
-
-TEST_FRACTION = 0.2  # where the source defines no test set
 
 
 @dataclass(frozen=True)
@@ -44,31 +43,35 @@ class Dataset:
     checksums: dict[str, str]
     notes: tuple[str, ...]  # for the user
     duplicates: int = 0  # test images that are in the training set too; not counted in the named data sets
+    fit: Fit = "stretch"  # how images of another size are fitted
+    skipped: tuple[str, ...] = ()  # files left out because they cannot be read
 
     @property
     def image_size(self) -> tuple[int, int]:
-        height, width = self.train.images.shape[-2:]
-        return height, width
+        return self.train.image_shape[1:]
 
     @property
     def channels(self) -> int:
-        return self.train.images.shape[1]
+        return self.train.image_shape[0]
 
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
 
 
-def load_dataset(config: DataConfig) -> Dataset:
-    """Load the data that `config` names, after fetching them if needed; split and convert them."""
-    raw = _read(config)
+def load_dataset(config: DataConfig, multiple_of: tuple[int, int] = (1, 1)) -> Dataset:
+    """Load the data that `config` names, after fetching them if needed; split and convert them.
+
+    Where images of several sizes leave the size open, it is a multiple of `multiple_of`: the model's patch.
+    """
+    raw = _read(config, multiple_of)
     _check_classes(config.name, raw)
     notes = list(raw.notes)
     train, val, test = _split(config, raw, notes)
-    if not len(test):
+    if not len(test) and config.test_fraction:
         raise DataError(
-            f"{config.name}: {len(train)} images are too few for a test set of {TEST_FRACTION:.0%} of each class; add"
-            " images, or a separate test set"
+            f"{config.name}: {len(train)} images are too few for a test set of {config.test_fraction:.0%} of each"
+            " class; add images, or a separate test set, or do without (data.test_fraction=0)"
         )
     duplicates = 0 if config.name in DATASETS else len(duplicates_between(train, test))
     if duplicates:
@@ -76,10 +79,10 @@ def load_dataset(config: DataConfig) -> Dataset:
             f"{duplicates} of the {len(test)} test images are duplicates of training images, pixel for pixel:"
             " accuracy on them means nothing"
         )
-    channels, *size = train.images.shape[1:]
-    _check_memory(config, len(train) + len(val) + len(test), config.channels or channels)
+    channels, *size = train.image_shape
+    _check_memory(config, len(train) + len(val) + len(test), train.image_shape)
     train, val, test = (_convert(split, config) for split in (train, val, test))
-    new_channels, *new_size = train.images.shape[1:]
+    new_channels, *new_size = train.image_shape
     if new_size != size:
         notes.append(f"images resized from {by(*size)} to {by(*new_size)}")
     if new_channels != channels:
@@ -88,30 +91,39 @@ def load_dataset(config: DataConfig) -> Dataset:
     return Dataset(
         name=config.name, train=train, val=val, test=test, class_names=raw.class_names, mean=mean, std=std,
         polarity=raw.polarity, checksums=raw.checksums, notes=tuple(notes), duplicates=duplicates,
+        fit=config.fit or raw.fit, skipped=raw.skipped,
     )  # fmt: skip
 
 
-def _read(config: DataConfig) -> RawDataset:
+def _read(config: DataConfig, multiple_of: tuple[int, int]) -> RawDataset:
     name = config.name
     if name in DATASETS:
         return DATASETS[name].load()
-    path = Path(os.path.expanduser(name))  # Path.expanduser raises where there is no such user
-    if name and os.path.isdir(path):  # Path.is_dir raises where the name is too long
-        from vitreous.data.folders import read_folder
+    from vitreous.data.sources.find import find_source
 
-        return read_folder(path, config.image_size)
-    if name and path.suffix.lower() == ".npz" and os.path.exists(path):
-        from vitreous.data.npz import read_npz
+    source = find_source(name) if name else None
+    if isinstance(source, RawDataset):
+        return source
+    if source is not None:
+        from vitreous.data.prepare import prepare
 
-        return read_npz(path)
+        with source.listed() as listing:
+            raw = prepare(listing, config, name, multiple_of)
+        return dataclasses.replace(raw, notes=(*source.notes, *raw.notes))
     raise _unknown(name)
 
 
 def _unknown(name: str) -> DataError:
-    expected = f"expected {', '.join(DATASETS)}, a folder with one sub-folder per class, or a FILE.npz"
+    from vitreous.data.sources.find import FILE_SUFFIXES, KINDS
+
+    expected = f"expected {', '.join(DATASETS)}, {KINDS}"
     if not name:
         return DataError(f"no data set is named; {expected}")
-    if Path(name).suffix.lower() == ".npz" or "/" in name:
+    path, suffix = os.path.expanduser(name), Path(name).suffix.lower()
+    if os.path.exists(path):
+        way = {".zip": "unpack it first: ", ".xlsx": "save it as CSV: "}.get(suffix, "")
+        return DataError(f"{quoted(name)} is no file that data are read from; {way}{expected}")
+    if name.lower().endswith(FILE_SUFFIXES) or "/" in name:
         return DataError(f"there is no file or folder {quoted(name)}; {expected}")
     close = difflib.get_close_matches(name[:100].lower(), DATASETS, n=2, cutoff=0.5)
     hint = f" (did you mean {join(close, word='or')}?)" if close else ""
@@ -131,10 +143,13 @@ def _check_classes(name: str, raw: RawDataset) -> None:
 def _split(config: DataConfig, raw: RawDataset, notes: list[str]) -> tuple[Split, Split, Split]:
     train, val, test = raw.splits["train"], raw.splits.get("val"), raw.splits.get("test")
     if test is None:
-        kept, held_out = split_indices(train.labels, TEST_FRACTION, config.split_seed)
+        kept, held_out = split_indices(train.labels, config.test_fraction, config.split_seed)
         train, test = train.take(kept), train.take(held_out)
+        share = f"({config.test_fraction:.0%} of each class)"
         notes.append(
-            f"no test set given: {len(test)} images ({TEST_FRACTION:.0%} of each class) held out, fixed by split_seed"
+            f"no test set given: {len(test)} images {share} held out, fixed by split_seed"
+            if config.test_fraction
+            else "no test set: all images are trained on"
         )
     if val is None:
         kept, held_out = split_indices(train.labels, config.val_fraction, config.split_seed)
@@ -145,34 +160,39 @@ def _split(config: DataConfig, raw: RawDataset, notes: list[str]) -> tuple[Split
     return train, val, test
 
 
-def _check_memory(config: DataConfig, num_images: int, channels: int) -> None:
-    """Refuse a size to which the images cannot be resized: the result, and the floats of 1024 images on the way."""
-    if config.image_size is not None:
-        values = channels * math.prod(config.image_size)
+def _check_memory(config: DataConfig, num_images: int, shape: tuple[int, int, int]) -> None:
+    """Refuse a size to which images in memory cannot be resized; a prepared copy has the size already."""
+    wanted = _converted_shape(config, shape)
+    if wanted != shape:
         require_memory(
-            num_images * values + 4 * min(num_images, 1024) * values,
-            f"{num_images:,} images of {by(*config.image_size)} pixels",
+            num_images * math.prod(wanted),
+            f"{num_images:,} images of {by(*wanted[1:])} pixels",
             "lower data.image_size",
         )
 
 
+def _converted_shape(config: DataConfig, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    height, width = config.image_size or shape[1:]
+    return config.channels or shape[0], height, width
+
+
 def _convert(split: Split, config: DataConfig) -> Split:
-    _, channels, height, width = split.images.shape
-    images = convert(split.images, config.image_size or (height, width), config.channels or channels)
-    digests = split.source_digests if images is split.images else split.digests
-    return dataclasses.replace(split, images=images, source_digests=digests)
+    channels, *size = _converted_shape(config, split.image_shape)
+    if (channels, *size) == split.image_shape:
+        return split
+    images = convert(split.images, (size[0], size[1]), channels, config.fit or "stretch")
+    return Split(images, split.labels, split.paths, split.digests)
 
 
 def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
     """Return the published constants while they apply (resizing hardly changes them), else those of `train`."""
-    channels = train.images.shape[1]
+    channels = train.image_shape[0]
     if raw.mean_std is not None and len(raw.mean_std[0]) == channels:
         return raw.mean_std
-    import torch
-
-    levels = np.arange(256) / 255
-    planes = (train.images[:, channel].flatten() for channel in range(channels))
-    counts = np.stack([torch.bincount(plane, minlength=256).numpy() for plane in planes])  # (C, 256)
+    levels, counts = np.arange(256) / 255, np.zeros((channels, 256), np.int64)
+    for batch in train.batches(256):
+        for channel in range(channels):
+            counts[channel] += np.bincount(batch[:, channel].numpy().ravel(), minlength=256)
     shares = counts / counts.sum(axis=1, keepdims=True)
     means = (shares * levels).sum(axis=1)
     variances = (shares * (levels - means[:, None]) ** 2).sum(axis=1)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from vitreous.data.splits import SplitName
 
@@ -27,3 +28,30 @@ class Listing:
     items: Sequence[Item]
     class_names: tuple[str, ...]
     notes: tuple[str, ...] = ()
+
+
+class LazyListing:
+    """A listing that is made on first use: unpacking a parquet file takes long, and its prepared copy may be there.
+
+    `identity` is known before: while it stays, so do the images, labels and notes.
+    """
+
+    def __init__(self, identity: str, make: Callable[[], Listing]):
+        self.identity = identity
+        self._make = make
+
+    @cached_property
+    def _listing(self) -> Listing:
+        return self._make()
+
+    @property
+    def items(self) -> Sequence[Item]:
+        return self._listing.items
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        return self._listing.class_names
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return self._listing.notes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import io
 import os
@@ -150,6 +151,17 @@ def read_plain(path: Path, most: int = 2**26) -> bytes:
 def sha256_of(path: Path) -> str:
     with open_plain(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def unchanged_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file; one of the same size and time as before in this process is not read again."""
+    status = os.stat(path)
+    return _sha256_of_stamped(path, status.st_size, status.st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1024)
+def _sha256_of_stamped(path: Path, size: int, mtime_ns: int) -> str:
+    return sha256_of(path)
 
 
 @contextlib.contextmanager

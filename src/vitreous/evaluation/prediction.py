@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,27 @@ from torch import Tensor, nn
 from vitreous.data.datasets import Dataset, Split
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import DataError
-from vitreous.evaluation import metrics
+from vitreous.evaluation import display, metrics
+from vitreous.evaluation.class_metrics import ClassMetrics, balanced_accuracy, macro_f1, per_class_metrics
+from vitreous.evaluation.novelty import Novelty
 from vitreous.hardware import prepare
-from vitreous.models.fast.inference import infer
+from vitreous.models.fast.inference import infer, infer_and_represent
+from vitreous.models.representations import Representations
 from vitreous.runs import Run, load_run_data
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A model's logits on a labelled set."""
+    """A model's logits on a labelled set, and the temperature of its run."""
+
+    __repr__ = display.evaluation_line
+    _repr_html_ = display.evaluation_html
+    to_pandas = display.evaluation_frame
 
     logits: np.ndarray  # (n, classes)
     labels: np.ndarray  # (n,)
+    temperature: float = 1.0
+    class_names: tuple[str, ...] = ()
 
     @property
     def count(self) -> int:
@@ -33,7 +43,7 @@ class Evaluation:
 
     @property
     def probabilities(self) -> np.ndarray:
-        return torch.from_numpy(self.logits).softmax(dim=1).numpy()
+        return calibrated(torch.from_numpy(self.logits), self.temperature).numpy()
 
     @property
     def correct(self) -> int:
@@ -45,38 +55,107 @@ class Evaluation:
 
     @property
     def nll(self) -> float:
+        return metrics.nll(self.logits / self.temperature, self.labels)
+
+    @property
+    def raw_nll(self) -> float:
+        """The negative log likelihood with temperature 1."""
         return metrics.nll(self.logits, self.labels)
 
     @property
     def calibration_error(self) -> float:
         return metrics.calibration_error(self.probabilities, self.labels)
 
+    @property
+    def raw_calibration_error(self) -> float:
+        """The calibration error with temperature 1."""
+        return metrics.calibration_error(calibrated(torch.from_numpy(self.logits), 1.0), self.labels)
+
+    @cached_property
+    def confusion(self) -> np.ndarray:
+        """(classes, classes) counts: row = label, column = prediction."""
+        return metrics.confusion_matrix(self.logits, self.labels)
+
+    @property
+    def per_class(self) -> list[ClassMetrics]:
+        """Precision, recall, F1 and support of every class."""
+        return per_class_metrics(self.confusion, self.class_names)
+
+    @property
+    def macro_f1(self) -> float:
+        return macro_f1(self.confusion)
+
+    @property
+    def balanced_accuracy(self) -> float:
+        return balanced_accuracy(self.confusion)
+
+    def probability_summary(self) -> dict[str, float]:
+        """What depends on the temperature."""
+        names = ("nll", "calibration_error", "raw_nll", "raw_calibration_error")
+        return {name: getattr(self, name) for name in names}
+
     def summary(self) -> dict[str, float | int]:
-        return {
-            "accuracy": self.accuracy,
-            "correct": self.correct,
-            "count": self.count,
-            "nll": self.nll,
-            "calibration_error": self.calibration_error,
-        }
+        counts = {"accuracy": self.accuracy, "correct": self.correct, "count": self.count}
+        return {**counts, **self.probability_summary()}
+
+
+def calibrated(logits: Tensor, temperature: float) -> Tensor:
+    """Return probabilities (…, classes), from logits or log-probabilities."""
+    return (logits / temperature).softmax(dim=-1)
+
+
+def compute_logits(
+    model: nn.Module, images: Tensor | Split, preprocessing: Preprocessing, batch_size: int = 500
+) -> Tensor:
+    """Return the logits (n, classes) of uint8 images (n, C, H, W), in eval mode; the model's mode is restored."""
+    (logits,) = _in_batches(lambda x: (infer(model, x),), model, images, preprocessing, batch_size)
+    return logits
+
+
+def compute_representations(
+    model: nn.Module, images: Tensor | Split, preprocessing: Preprocessing, batch_size: int = 500
+) -> tuple[Tensor, Representations]:
+    """Return the logits as `compute_logits` does, and the representations (n, width) each."""
+
+    def both(x: Tensor) -> tuple[Tensor, ...]:
+        logits, parts = infer_and_represent(model, x)
+        return logits, *parts
+
+    logits, *parts = _in_batches(both, model, images, preprocessing, batch_size)
+    return logits, tuple(parts)
 
 
 @torch.inference_mode()
-def compute_logits(model: nn.Module, images: Tensor, preprocessing: Preprocessing, batch_size: int = 500) -> Tensor:
-    """Return the logits (n, classes) of uint8 images (n, C, H, W), in eval mode; the model's mode is restored."""
+def _in_batches(
+    outputs: Callable[[Tensor], tuple[Tensor, ...]],
+    model: nn.Module,
+    images: Tensor | Split,
+    preprocessing: Preprocessing,
+    batch_size: int,
+) -> tuple[Tensor, ...]:
     was_training = model.training
     model.eval()
     first = next(model.parameters())
     batches = [
-        infer(model, preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype)).float().cpu()
-        for batch in images.split(min(batch_size, max(1, len(images))))
+        [
+            output.float().cpu()
+            for output in outputs(preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype))
+        ]
+        for batch in _batches(images, min(batch_size, max(1, len(images))))
     ]
     model.train(was_training)
-    return torch.cat(batches)
+    return tuple(map(torch.cat, zip(*batches, strict=True)))
 
 
-def evaluate_model(model: nn.Module, split: Split, preprocessing: Preprocessing, batch_size: int = 500) -> Evaluation:
-    return Evaluation(compute_logits(model, split.images, preprocessing, batch_size).numpy(), split.labels.numpy())
+def _batches(images: Tensor | Split, size: int) -> Iterable[Tensor]:
+    return images.batches(size) if isinstance(images, Split) else images.split(size)
+
+
+def evaluate_model(
+    model: nn.Module, split: Split, preprocessing: Preprocessing, batch_size: int = 500, temperature: float = 1.0
+) -> Evaluation:
+    logits = compute_logits(model, split, preprocessing, batch_size)
+    return Evaluation(logits.numpy(), split.labels.numpy(), temperature)
 
 
 def evaluate_run(
@@ -100,7 +179,9 @@ def evaluate_run(
             f" model's ({', '.join(run.class_names[:3])}, …); they are matched in order"
         )
     split = choose_split(dataset, split_name)
-    return evaluate_model(run.load_model(), split, run.preprocessing, batch_size or run.config.train.eval_batch_size)
+    batch_size = batch_size or run.config.train.eval_batch_size
+    found = evaluate_model(run.load_model(), split, run.preprocessing, batch_size, run.temperature)
+    return replace(found, class_names=tuple(run.class_names))
 
 
 def choose_split(dataset: Dataset, name: str) -> Split:
@@ -116,30 +197,57 @@ def choose_split(dataset: Dataset, name: str) -> Split:
 class Prediction:
     """The prediction for one image, and how the image became the model's input."""
 
+    __repr__ = display.prediction_line
+    _repr_html_ = display.prediction_html
+    to_pandas = display.prediction_frame
+
     label: str
     probability: float
     probabilities: dict[str, float]
     pixels: np.ndarray  # uint8 (C, H, W): what the model saw, before normalisation
     notes: tuple[str, ...]
+    novelty: float | None = None  # relative to the threshold: above 1 is unlike; None: not measured in this run
+
+    @property
+    def unlike(self) -> bool | None:
+        """Whether the image is unlike those the model was trained on; None where that is not measured."""
+        return None if self.novelty is None else self.novelty > 1
 
     def as_json(self) -> dict[str, Any]:
         return {
             "label": self.label,
             "probability": self.probability,
             "probabilities": self.probabilities,
+            "novelty": self.novelty,
+            "unlike": self.unlike,
             "notes": list(self.notes),
         }
+
+
+class Predictor:
+    """A run's model, ready to predict any number of batches."""
+
+    def __init__(self, run: Run):
+        self.run, self.model, self.novelty = run, run.load_model(), Novelty.of_run(run)
+
+    def __call__(self, pixels: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return probabilities (n, classes) and, where the run measures it, the novelty (n,) of uint8 (n, C, H, W)."""
+        if self.novelty is None:
+            logits, novelty = compute_logits(self.model, pixels, self.run.preprocessing), None
+        else:
+            logits, parts = compute_representations(self.model, pixels, self.run.preprocessing)
+            novelty = self.novelty.score(parts)
+        return calibrated(logits, self.run.temperature), novelty
 
 
 def predict_images(run: Run, images: Sequence[Any] | Iterable[Any]) -> list[Prediction]:
     """Predict a user's own images: paths, bytes, PIL images or arrays, of any size."""
     prepare()
-    model = run.load_model()
+    predictor = Predictor(run)
     prepared = [run.preprocessing.prepare(Path(image) if isinstance(image, str) else image) for image in images]
     if not prepared:
         return []
-    pixels = torch.from_numpy(np.stack([one.pixels for one in prepared]))
-    probabilities = compute_logits(model, pixels, run.preprocessing).softmax(dim=1)
+    probabilities, novelty = predictor(torch.from_numpy(np.stack([one.pixels for one in prepared])))
     return [
         Prediction(
             label=run.class_names[int(row.argmax())],
@@ -147,6 +255,7 @@ def predict_images(run: Run, images: Sequence[Any] | Iterable[Any]) -> list[Pred
             probabilities={name: float(p) for name, p in zip(run.class_names, row, strict=True)},
             pixels=one.pixels,
             notes=one.notes,
+            novelty=None if novelty is None else float(novelty[index]),
         )
-        for row, one in zip(probabilities, prepared, strict=True)
+        for index, (row, one) in enumerate(zip(probabilities, prepared, strict=True))
     ]

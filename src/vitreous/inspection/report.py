@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitreous.inspection import wording
+from vitreous.inspection import display, wording
 from vitreous.inspection.examination import Examination
 from vitreous.inspection.figures import draw_figures
 from vitreous.inspection.model_survey import Survey
@@ -59,6 +59,10 @@ arrays.npz    the numbers behind it: numpy.load('arrays.npz')[NAME]
 class Look:
     """The files and results of `write_look`."""
 
+    __repr__ = display.look_line
+    _repr_html_ = display.look_html
+    to_pandas = display.look_frame
+
     report: Path
     arrays: Path
     figures: tuple[Path, ...]
@@ -67,6 +71,11 @@ class Look:
     against: Examination | None
     summary: str  # the first sentence of the report
     advice: tuple[str, ...]  # which maps can be trusted, in sentences
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the sentences and where everything else was written."""
+        files = {"report": str(self.report), "arrays": str(self.arrays), "figures": list(map(str, self.figures))}
+        return {"summary": self.summary, "advice": list(self.advice), **files}
 
 
 def write_look(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.config import Config
-from vitreous.data.images import resize
+from vitreous.data.images import convert
 from vitreous.inspection.cells import Array, patch_cells
 from vitreous.inspection.examination import Examination, examine
 from vitreous.inspection.model_survey import Survey, survey
@@ -40,6 +40,7 @@ class ModelInput:
     config: Config
     image: Tensor  # (C, height, width), normalised
     survey_images: Tensor | None = None  # (B, C, height, width); None: survey over `image` alone
+    temperature: float = 1.0  # of the run
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,10 @@ def examine_models(
                 name=name,
                 model=each.model,
                 config=each.config,
-                pixels=resize(torch.as_tensor(pixels)[None], size)[0].numpy(),
-                result=examine(each.model, each.image, target=target, patch=of_patch, cells=cells),
+                pixels=convert(torch.as_tensor(pixels)[None], size, len(pixels))[0].numpy(),
+                result=examine(
+                    each.model, each.image, target=target, patch=of_patch, cells=cells, temperature=each.temperature
+                ),
                 survey=survey(each.model, over) if isinstance(each.model, ViT) else None,
                 style=styles[name],
                 opens_at="readout" if of_patch is None else f"patch-{of_patch}",

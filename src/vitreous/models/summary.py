@@ -11,7 +11,7 @@ import math
 import re
 from dataclasses import asdict, dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,6 @@ from torch.utils.flop_counter import flop_registry
 
 from vitreous.config import ModelConfig, ViTConfig
 from vitreous.models.step_names import STEP_NAMES, StepNames, joined
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 FLOPS_COUNTED = (
     "FLOPs: one image, a multiply-add is 2; matrix products and convolutions only (no biases, LayerNorm, softmax,"
@@ -192,26 +189,3 @@ def as_json(config: ModelConfig) -> dict[str, Any]:
         "flops_counted": FLOPS_COUNTED,
         "steps": [asdict(step) for step in shapes(config)],
     }
-
-
-def shapes_table(config: ModelConfig, title: str = "") -> Table:
-    """Return the steps as a table for the terminal; the steps of an encoder block are listed once."""
-    from rich.markup import escape  # the symbols have brackets, which rich would read as colours
-    from rich.table import Table
-
-    table = Table(title=title or None, caption=FLOPS_COUNTED, show_footer=True, caption_justify="left")
-    table.add_column("step", "total")
-    for header in ("symbol", "paper", "numbers", "output shape"):
-        table.add_column(header)
-    table.add_column("parameters", f"{count_parameters_of(config):,}", justify="right", no_wrap=True)
-    table.add_column("FLOPs", f"{count_flops(config):,}", justify="right", no_wrap=True)
-    steps = shapes(config)
-    for step, following in zip(steps, [*steps[1:], None], strict=True):
-        times = f"{step.times} × " if step.times > 1 else ""
-        shape = f"{step.shape_symbols}\n[bold]{' × '.join(map(str, step.shape))}[/bold]"
-        table.add_row(
-            times + step.name, escape(step.symbol), step.equation, step.numbers, shape,
-            f"{step.parameters:,}" if step.parameters else "–", f"{step.flops:,}" if step.flops else "–",
-            end_section=following is not None and following.times != step.times,
-        )  # fmt: skip
-    return table

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 import vitreous
 from vitreous.config import Config, build_config
@@ -23,6 +23,7 @@ from vitreous.errors import RunError
 FORMAT = 2  # 1: vitreous 0.1
 CONFIG = "config.json"
 CHECKSUM = "checksum"
+MOST_SKIPPED_NAMES = 100
 
 
 class _Stored(BaseModel):
@@ -40,6 +41,8 @@ class DataRecord(_Stored):
     checksums: dict[str, str] = {}
     test_sha256: str | None = None  # of the test split's images and labels; None: not recorded by older versions
     notes: tuple[str, ...] = ()
+    skipped: int = 0  # files left out because they cannot be read (data.skip_corrupt)
+    skipped_names: tuple[str, ...] = ()  # the first of them
 
 
 class Resolved(_Stored):
@@ -66,8 +69,10 @@ class TestResults(_Stored):
     accuracy: float
     correct: int
     count: int
-    nll: float
+    nll: float  # this and the next with the temperature in `calibration`, if there is one
     calibration_error: float
+    raw_nll: float | None = None  # without it; None: not recorded by older versions, which had no temperature
+    raw_calibration_error: float | None = None
     train_seconds: float
     images_per_second: float
 
@@ -80,6 +85,31 @@ class Results(_Stored):
 
 class WeightsRecord(_Stored):
     sha256: str | None = None
+
+
+class NoveltyRecord(_Stored):
+    """How "unlike the training images" is measured; the statistics are in a file of their own."""
+
+    file: str
+    sha256: str
+    representations: tuple[str, ...]  # that distances are measured in
+    train_images: int  # whose means and covariance these are
+    val_images: int  # which set the threshold
+    share: float = Field(gt=0, lt=1)  # of images like the training ones, about, that exceed the threshold
+
+
+class Calibration(_Stored):
+    """Fitted on the validation split, with the weights that were kept: probabilities = softmax(logits / temperature)."""
+
+    temperature: float = Field(gt=0, allow_inf_nan=False)
+    data: str  # whose validation split
+    images: int
+    nll: float
+    raw_nll: float  # with temperature 1
+    calibration_error: float
+    raw_calibration_error: float
+    novelty: NoveltyRecord | None = None
+    notes: tuple[str, ...] = ()
 
 
 class RunRecord(_Stored):
@@ -96,6 +126,7 @@ class RunRecord(_Stored):
     versions: dict[str, str] = {}
     results: Results = Results()
     weights: WeightsRecord = WeightsRecord()
+    calibration: Calibration | None = None  # None: an older run, or one without validation images
     provenance: dict[str, str] | None = None  # of a bundled model: command and commit
 
     def replace(self, **changes: Any) -> RunRecord:
@@ -133,7 +164,7 @@ def read_record(file: Path) -> RunRecord:
     if record["format"] > FORMAT:
         raise RunError(
             f"{str(file)!r} has format {record['format']}, made by vitreous {record.get('vitreous', '?')}; this is"
-            f" {vitreous.__version__}, which reads up to {FORMAT}: pip install --upgrade vitreous"
+            f" {vitreous.__version__}, which reads up to {FORMAT}: pip install -U vitreous"
         )
     checksum = record.pop(CHECKSUM, None)
     if checksum is not None and checksum != content_checksum(record):

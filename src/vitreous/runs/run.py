@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import vitreous
 from vitreous import hardware
@@ -20,9 +20,11 @@ from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.downloads.files import atomic_write_bytes, atomic_write_text, locked, open_plain, remove_leftovers
 from vitreous.errors import RunError, quoted
+from vitreous.runs.calibration import Fitted, write_calibration
 from vitreous.runs.folders import LOCK, bundled_path, is_run, is_taken
 from vitreous.runs.record import (
     CONFIG,
+    MOST_SKIPPED_NAMES,
     DataRecord,
     Resolved,
     Results,
@@ -83,6 +85,11 @@ class Run:
     def steps_trained(self) -> int:
         return self.record.results.stopped_at_step or self.resolved.steps
 
+    @property
+    def temperature(self) -> float:
+        """What logits are divided by before softmax; 1 where it was not fitted."""
+        return 1.0 if self.record.calibration is None else self.record.calibration.temperature
+
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r}: {self.config.name}, {self.record.status})"
 
@@ -105,6 +112,8 @@ class Run:
             checksums=dataset.checksums,
             test_sha256=dataset.test.sha256,
             notes=dataset.notes,
+            skipped=len(dataset.skipped),
+            skipped_names=dataset.skipped[:MOST_SKIPPED_NAMES],
         )
         return cls._create(path, config, preprocessing, data, resolved)
 
@@ -153,7 +162,7 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, path: Path | str) -> Run:
+    def open(cls, path: Path | str) -> Self:
         """Open the run in that folder; `bundled:vit` and `bundled:cnn` come with the package."""
         path = bundled_path(str(path)) or Path(path)
         if not os.path.isdir(path):  # Path.is_dir raises where the name is too long
@@ -169,6 +178,7 @@ class Run:
         self,
         model: nn.Module,
         test: TestResults | None,
+        fitted: Fitted | None = None,
         *,
         stopped_at_step: int | None = None,
         best_step: int | None = None,
@@ -178,9 +188,9 @@ class Run:
         with self._writing():
             atomic_write_bytes(self.path / WEIGHTS, data)
             weights = WeightsRecord(sha256=hashlib.sha256(data).hexdigest())
-            results = Results(test=test, stopped_at_step=stopped_at_step, best_step=best_step)
+            results = Results(stopped_at_step=stopped_at_step, best_step=best_step)
             self.record = self.record.replace(status="done", results=results, weights=weights)
-            self.write_record()
+            write_calibration(self, fitted, test)
         self.remove_checkpoints()
 
     def remove_checkpoints(self) -> None:

@@ -29,7 +29,7 @@ class Callback:
         """Called after every validation: step, epoch, loss, accuracy, elapsed_seconds."""
 
     def on_end(self, run: Run) -> None:
-        """Called last, however the training ends; with `run.is_done`, `run.test_results` are there."""
+        """Called last, however the training ends; `run.is_done` tells whether it is complete."""
 
 
 class Callbacks:

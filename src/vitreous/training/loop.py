@@ -11,19 +11,22 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from vitreous import hardware
 from vitreous.config import Config
-from vitreous.data.datasets import Dataset
+from vitreous.data.datasets import Dataset, Split
 from vitreous.data.sampler import BatchSampler
 from vitreous.errors import RunError, VitreousError
-from vitreous.evaluation.prediction import Evaluation, compute_logits
-from vitreous.runs import CONFIG, ResumePoint, Run, TestResults, require_free
+from vitreous.evaluation import calibration
+from vitreous.evaluation.prediction import Evaluation, compute_logits, compute_representations
+from vitreous.models.representations import representation_names
+from vitreous.runs import CONFIG, Fitted, ResumePoint, Run, TestResults, require_free
 from vitreous.training import auto, checkpointing, distributed, plan
 from vitreous.training.auto import AutoRequest
 from vitreous.training.best import BestValidation, score
@@ -198,7 +201,7 @@ class Trainer:
     def _validate(self, done: int, progress: Progress) -> None:
         if not len(self.dataset.val):
             return
-        evaluation = self._evaluate(self.dataset.val.images, self.dataset.val.labels)
+        evaluation = self._evaluate(self.dataset.val)
         if self.best.is_needed:  # rank 0 decides: another kind of CPU may round differently
             value = self.group.broadcast(score(evaluation, self.config.train, self.resolved.class_weights))
             self.best.update(done, value, self.stepper.kept_model)
@@ -213,13 +216,15 @@ class Trainer:
             f" loss {evaluation.nll:.4f}, {self.elapsed_seconds:.0f} s"
         )
 
-    def _evaluate(self, images: Tensor, labels: Tensor) -> Evaluation:
+    def _evaluate(self, split: Split) -> Evaluation:
         """Evaluate on all processes: each takes its own share of the images."""
-        share = images.tensor_split(self.group.world_size)[self.group.rank]
+        share = split
+        if self.group.world_size > 1:
+            share = split.take(np.array_split(np.arange(len(split)), self.group.world_size)[self.group.rank])
         logits = compute_logits(
             self.stepper.kept_model, share, self.stepper.preprocessing, self.config.train.eval_batch_size
         )
-        return Evaluation(self.group.gather(logits).numpy(), labels.numpy())
+        return Evaluation(self.group.gather(logits).numpy(), split.labels.numpy())
 
     # --- saving and restoring ------------------------------------------------------------------------------
 
@@ -262,7 +267,7 @@ class Trainer:
         return point.step
 
     def _finish(self, done: int, progress: Progress) -> None:
-        """Evaluate the kept weights on the test set, which is read here only, and finish the run."""
+        """Calibrate the kept weights, evaluate them on the test set, which is read here only, and finish the run."""
         if self.group.any(self.window.images > 0)[0]:  # stopped early, between two lines
             self._log_window(done, progress)
         train_seconds, total = self.elapsed_seconds, self.resolved.steps
@@ -275,19 +280,49 @@ class Trainer:
             )
         if best_step:
             progress.log(f"kept the weights of step {best_step}, the best by validation {self.config.train.monitor}")
-        test = self._evaluate(self.dataset.test.images, self.dataset.test.labels)
+        fitted = self._calibrate()
+        temperature = 1.0 if fitted is None else fitted[0].temperature
+        results = None
+        if len(self.dataset.test):
+            test = replace(self._evaluate(self.dataset.test), temperature=temperature)
+            rate = done * self.resolved.batch_size / train_seconds
+            results = TestResults(**test.summary(), train_seconds=train_seconds, images_per_second=rate)
         if self.group.is_main:
-            images_per_second = done * self.resolved.batch_size / train_seconds
-            self._record(
-                "test", step=done, epoch=done / self.resolved.steps_per_epoch, loss=test.nll,
-                accuracy=test.accuracy, elapsed_seconds=train_seconds,
-            )  # fmt: skip
-            results = TestResults(**test.summary(), train_seconds=train_seconds, images_per_second=images_per_second)
-            self.run.finish(self.stepper.kept_model, results, stopped_at_step=stopped_at_step, best_step=best_step)
-            progress.log(
-                f"test accuracy {test.accuracy:.2%} ({test.correct} of {test.count}), {train_seconds:.0f} s of training"
+            if results is not None:
+                self._record(
+                    "test", step=done, epoch=done / self.resolved.steps_per_epoch, loss=test.raw_nll,
+                    accuracy=test.accuracy, elapsed_seconds=train_seconds,
+                )  # fmt: skip
+            self.run.finish(
+                self.stepper.kept_model, results, fitted, stopped_at_step=stopped_at_step, best_step=best_step
             )
+            if fitted is None:
+                progress.log("there are no validation images: the probabilities are not calibrated (temperature 1)")
+            else:
+                progress.log("; ".join([calibration.in_words(fitted[0]), *fitted[0].notes]))
+            progress.log(f"{_accuracy_in_words(results)}, {train_seconds:.0f} s of training")
         self.group.barrier()
+
+    def _calibrate(self) -> Fitted | None:
+        """Fit temperature and novelty; all processes compute their share of the outputs, and get the same result."""
+        if not len(self.dataset.val):
+            return None
+        sample = calibration.statistics_sample(self.dataset.train)
+        train, val = (self._outputs(split) for split in (sample, self.dataset.val))
+        names = representation_names(self.stepper.kept_model)
+        return calibration.fit_calibration(train, val, self.dataset.name, names)
+
+    def _outputs(self, split: Split) -> calibration.Outputs:
+        share = split.images.tensor_split(self.group.world_size)[self.group.rank]
+        logits, parts = compute_representations(
+            self.stepper.kept_model, share, self.stepper.preprocessing, self.config.train.eval_batch_size
+        )
+        logits, *others = (self.group.gather(values) for values in (logits, *parts))
+        return calibration.Outputs(logits, tuple(others), split.labels)
+
+
+def _accuracy_in_words(test: TestResults | None) -> str:
+    return f"test accuracy {test.accuracy:.2%} ({test.correct} of {test.count})" if test else "no test images"
 
 
 @dataclass

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 import time
 
+from vitreous.reports.formats import shorten
+
 
 class Progress:
     """Show nothing; the base of the other two."""
@@ -51,17 +53,17 @@ class Bar(Progress):
         from rich import progress
         from rich.console import Console
 
+        console = Console(stderr=True)
         self.progress = progress.Progress(
             progress.TextColumn("{task.description}", style="bold", markup=False),
             progress.BarColumn(bar_width=24),
             progress.TextColumn("{task.percentage:>3.0f}%"),
             progress.TextColumn("{task.fields[state]}"),
-            progress.TimeElapsedColumn(),
-            progress.TextColumn("·"),
-            progress.TimeRemainingColumn(),
-            console=Console(stderr=True),
+            progress.TimeRemainingColumn(compact=True, elapsed_when_finished=True),
+            console=console,
         )
-        self.task = self.progress.add_task(title, total=None, state="")
+        self.task = self.progress.add_task(shorten(title, console.width // 4), total=None, state="")
+        self.is_narrow = console.width < 90
 
     def __enter__(self) -> Bar:
         self.progress.start()
@@ -71,15 +73,16 @@ class Bar(Progress):
         self.progress.stop()
 
     def step(self, step: int, total: int, loss: float, accuracy: float, images_per_second: float) -> None:
-        state = _state(loss, accuracy, images_per_second)
+        state = _state(loss, accuracy, None if self.is_narrow else images_per_second)
         self.progress.update(self.task, completed=step, total=total, state=state)
 
     def log(self, line: str) -> None:
         self.progress.console.print(line, highlight=False)
 
 
-def _state(loss: float, accuracy: float, images_per_second: float) -> str:
-    return f"loss {loss:.3f}  accuracy {accuracy:.1%}  {images_per_second:,.0f} images/s"
+def _state(loss: float, accuracy: float, images_per_second: float | None) -> str:
+    speed = "" if images_per_second is None else f"  {images_per_second:,.0f} images/s"
+    return f"loss {loss:.3f}  accuracy {accuracy:.1%}{speed}"
 
 
 def make_progress(title: str) -> Progress:

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from vitreous.models.fast.split_batch import SplitBatch
 from vitreous.models.fast.vit import FastViT
-from vitreous.models.vit import Block, patchify
+from vitreous.models.representations import Representations, mean_of_patches, middle_block, represent
+from vitreous.models.vit import Block, Taps, patchify
 
 _MANY_TOKENS = 800  # of all images together; below it a call costs more than the work it saves
 _CACHED_TOKENS = 3200  # 64 images of 50 tokens: 8 % faster than 256 at once (docs/log.md); fewer wait for Python again
@@ -27,26 +28,51 @@ def infer(model: nn.Module, images: Tensor) -> Tensor:
     if not _has_torch_layers(model) or torch.is_grad_enabled() or images.device.type != "cpu":
         return model(images)
     assert isinstance(model, FastViT)
+    return _infer_fast(model, images, represented=False)
+
+
+def infer_and_represent(model: nn.Module, images: Tensor) -> tuple[Tensor, Representations]:
+    """Return `represent(model, images)`: the logits as `infer` returns them, and the representations."""
+    if not _has_torch_layers(model) or torch.is_grad_enabled() or images.device.type != "cpu":
+        return represent(model, images)
+    assert isinstance(model, FastViT)
+    config = model.config
+    logits, *parts = _infer_fast(model, images, represented=True).split([config.num_classes, config.dim, config.dim], 1)
+    return logits, tuple(parts)
+
+
+def _infer_fast(model: FastViT, images: Tensor, represented: bool) -> Tensor:
+    """Return the logits; `represented`: followed by the columns of the representations."""
     threads = torch.get_num_threads()
     if threads % 2 == 0 and len(images) * model.config.num_tokens >= 2 * _CACHED_TOKENS:
         # as fast as all cores on every operation, and up to 1.4 times as fast on a noisy machine (docs/log.md)
-        return torch.cat(_split_batch(threads).run(partial(_infer_in_parts, model, _CACHED_TOKENS // 2), images))
-    return _infer_in_parts(model, _CACHED_TOKENS, images)
+        half = partial(_infer_in_parts, model, _CACHED_TOKENS // 2, represented)
+        return torch.cat(_split_batch(threads).run(half, images))
+    return _infer_in_parts(model, _CACHED_TOKENS, represented, images)
 
 
 @torch.inference_mode()  # a setting of each thread
-def _infer_in_parts(model: FastViT, tokens: int, images: Tensor) -> Tensor:
+def _infer_in_parts(model: FastViT, tokens: int, represented: bool, images: Tensor) -> Tensor:
     x = _embed(model, images)
     parts = max(1, round(x.shape[0] * x.shape[1] / tokens))
-    return torch.cat([_infer_tokens(model, part) for part in x.chunk(parts)])
+    return torch.cat([_infer_tokens(model, part, represented) for part in x.chunk(parts)])
 
 
-def _infer_tokens(model: FastViT, x: Tensor) -> Tensor:
-    for block in model.blocks[:-1]:
-        x = _encoder_layer(x, block)
-    if model.reads_first_token and x.shape[0] * x.shape[1] >= _MANY_TOKENS:
-        return model.classify(model.blocks[-1](x, first_only=True))
-    return model.classify(_encoder_layer(x, model.blocks[-1]))
+def _infer_tokens(model: FastViT, x: Tensor, represented: bool) -> Tensor:
+    middle, last = middle_block(model), model.config.depth - 1
+    early = x
+    for index, block in enumerate(model.blocks):
+        needs_patches = represented and index == middle
+        if index == last and not needs_patches and model.reads_first_token and x[..., 0].numel() >= _MANY_TOKENS:
+            x = block(x, first_only=True)
+        else:
+            x = _encoder_layer(x, block)
+        if needs_patches:
+            early = mean_of_patches(model, x)
+    if not represented:
+        return model.classify(x)
+    taps: Taps = {}
+    return torch.cat([model.classify(x, taps=taps), early, taps["pooled"]], dim=1)
 
 
 def _embed(model: FastViT, images: Tensor) -> Tensor:

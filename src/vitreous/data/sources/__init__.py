@@ -1,0 +1,1 @@
+"""Sources of labelled images beside a folder per class: manifests, tar shards, parquet and Arrow files."""

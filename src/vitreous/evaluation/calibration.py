@@ -1,0 +1,161 @@
+"""Calibration: the temperature that makes probabilities mean what they say, fitted on validation images (Guo, 2017).
+
+Probabilities are softmax(logits / T) everywhere; the logits and the predicted class never change. Label smoothing leaves
+every confident prediction at 91 %, so T is below 1 there; an overconfident model has T above 1.
+
+Shapes: n images, c classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+from torch import Tensor
+
+from vitreous.data.datasets import Split
+from vitreous.errors import DataError, RunError
+from vitreous.evaluation.novelty import MOST_TRAINING, fit_novelty
+from vitreous.evaluation.prediction import Evaluation, compute_representations, evaluate_model
+from vitreous.hardware import prepare
+from vitreous.models.representations import Representations, representation_names
+from vitreous.reports.formats import percent
+from vitreous.runs import Calibration, Fitted, Run, load_run_data, write_calibration
+
+COLDEST, HOTTEST = 0.05, 20.0
+FEW_IMAGES = 100  # a temperature from fewer is uncertain
+
+
+def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
+    """Return the temperature with the least negative log likelihood, between 0.05 and 20.
+
+    As in Platt's scaling, each label counts as certain to (n + 1) / (n + 2) only: else the best temperature of a model
+    that predicts all n images correctly would be 0. The loss is convex in 1 / T, so its derivative has one zero.
+    """
+    scores, truth = np.asarray(logits, np.float64), np.asarray(labels)
+    n, c = scores.shape
+    if n == 0 or c < 2 or not np.isfinite(scores).all() or np.ptp(scores, axis=1).max() == 0:
+        return 1.0  # nothing to fit
+    scores = scores - scores.max(axis=1, keepdims=True)
+    certainty = (n + 1) / (n + 2)
+    of_label = scores[np.arange(n), truth]
+    others = (scores.sum(axis=1) - of_label) / (c - 1)
+    wanted = certainty * of_label + (1 - certainty) * others  # (n,): the mean score under the smoothed label
+
+    def slope(inverse: float) -> float:
+        return float((special.softmax(inverse * scores, axis=1) * scores).sum(axis=1).mean() - wanted.mean())
+
+    low, high = 1 / HOTTEST, 1 / COLDEST
+    if slope(low) >= 0:
+        return HOTTEST
+    if slope(high) <= 0:
+        return COLDEST
+    for _ in range(60):
+        middle = float(np.sqrt(low * high))
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return 1 / float(np.sqrt(low * high))
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model gives for a labelled set."""
+
+    logits: Tensor  # (n, c)
+    representations: Representations  # (n, width) each
+    labels: Tensor  # (n,)
+
+
+def fit_calibration(train: Outputs, val: Outputs, data_name: str, names: tuple[str, ...]) -> Fitted | None:
+    """Return the calibration by a model's outputs on (a part of) the training split and on the validation split.
+
+    None where there are no validation images. `names`: of the representations.
+    """
+    if not len(val.labels):
+        return None
+    logits, labels = val.logits.numpy(), val.labels.numpy()
+    temperature = fit_temperature(logits, labels)
+    raw, calibrated = Evaluation(logits, labels), Evaluation(logits, labels, temperature)
+    notes = []
+    if len(labels) < FEW_IMAGES:
+        notes.append(f"fitted on {len(labels)} validation images only: the temperature is uncertain")
+    novelty = fit_novelty(train.representations, train.labels, val.representations, names)
+    if isinstance(novelty, str):
+        notes.append(novelty)
+    calibration = Calibration(
+        temperature=temperature,
+        data=data_name,
+        images=len(labels),
+        nll=calibrated.nll,
+        raw_nll=raw.nll,
+        calibration_error=calibrated.calibration_error,
+        raw_calibration_error=raw.calibration_error,
+        novelty=None if isinstance(novelty, str) else novelty[1],
+        notes=tuple(notes),
+    )
+    return calibration, None if isinstance(novelty, str) else novelty[0].to_bytes()
+
+
+def statistics_sample(split: Split) -> Split:
+    """Return the training images whose statistics are taken: all, or evenly spaced ones, so of every class."""
+    count = len(split)
+    if count <= MOST_TRAINING:
+        return split
+    return split.take(np.linspace(0, count - 1, MOST_TRAINING).astype(np.int64))
+
+
+def calibrate_run(run: Run, data: str | None = None, log: Callable[[str], None] = lambda note: None) -> Calibration:
+    """Fit the calibration of an existing run and store it; `data`: for a converted run, which has none of its own."""
+    if data is not None and run.config.data.name:
+        raise RunError(
+            f"{str(run.path)!r} was trained on {run.config.data.name!r}, whose validation images calibrate it: leave"
+            " out --data"
+        )
+    prepare()
+    model = run.load_model()
+    dataset = load_run_data(run, data)
+    if dataset.class_names != tuple(run.class_names):
+        raise DataError(
+            f"the classes of {dataset.name} ({', '.join(dataset.class_names[:3])}, …) are not the model's"
+            f" ({', '.join(run.class_names[:3])}, …): calibrate on images of the same classes"
+        )
+    if not len(dataset.val):
+        raise DataError(
+            f"{dataset.name} has no validation images, and probabilities are calibrated on them: give it a val/ folder,"
+            " or set data.val_fraction above 0 when training"
+        )
+    batch_size = run.config.train.eval_batch_size
+    sample = statistics_sample(dataset.train)
+    train, val = (
+        Outputs(*compute_representations(model, split.images, run.preprocessing, batch_size), split.labels)
+        for split in (sample, dataset.val)
+    )
+    fitted = fit_calibration(train, val, dataset.name, representation_names(model))
+    assert fitted is not None
+    test = run.record.results.test
+    if test is not None:  # what its probabilities are worth now; the predictions are the same
+        again = evaluate_model(model, dataset.test, run.preprocessing, batch_size, fitted[0].temperature)
+        test = test.model_copy(update=again.probability_summary())
+    try:
+        with run.locked():
+            write_calibration(run, fitted, test)
+    except OSError as error:
+        raise RunError(
+            f"cannot write to {str(run.path)!r}: {error.strerror or error}; make it writable, or calibrate a copy"
+        ) from None
+    for note in fitted[0].notes:
+        log(f"note: {note}")
+    return fitted[0]
+
+
+def in_words(calibration: Calibration) -> str:
+    """Return what was fitted, and what it changed, in a sentence."""
+    before, after = (percent(error, 2) for error in (calibration.raw_calibration_error, calibration.calibration_error))
+    return (
+        f"temperature {calibration.temperature:.3g}, fitted on {calibration.images:,} validation images: calibration"
+        f" error {before} before, {after} after"
+    )
+
+

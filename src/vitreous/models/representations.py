@@ -1,0 +1,66 @@
+"""Two representations of an image inside a model: an early one, averaged over places, and the one the head reads.
+
+Novelty is measured in them (`vitreous.evaluation.novelty`), and features for label errors are the last of them. Early
+representations tell strange strokes and textures apart, late ones strange meanings: docs/calibration.md has the figures.
+
+Shapes: B images, N tokens, D width, C channels.
+"""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.models.article import ArticleViT
+from vitreous.models.cnn import CNN
+from vitreous.models.fast.vit import FastViT
+from vitreous.models.vit import Taps, ViT
+
+Representations = tuple[Tensor, ...]  # (B, width) each
+
+
+def representation_names(model: nn.Module) -> tuple[str, ...]:
+    """Return what `represent` gives for this kind of model, in words."""
+    if isinstance(model, ViT):
+        return (f"mean of the patches after layer {middle_block(model) + 1}", "input of the head")
+    if isinstance(model, CNN):
+        return ("mean of the second convolution", "hidden layer")
+    return () if isinstance(model, ArticleViT) else ("logits",)
+
+
+def middle_block(model: ViT) -> int:
+    """Return the index of the block after which the patches are averaged."""
+    return (model.config.depth - 1) // 2
+
+
+def represent(model: nn.Module, images: Tensor) -> tuple[Tensor, Representations]:
+    """Return `model(images)` and its representations, for a model in eval mode."""
+    if isinstance(model, CNN):
+        features = model.features(images)  # (B, C, height, width)
+        hidden = F.relu(model.fc1(F.max_pool2d(features, 2).flatten(1)))
+        return model.fc2(hidden), (features.mean(dim=(2, 3)), hidden)
+    if not isinstance(model, ViT):
+        logits = model(images)
+        # the attention of the article's ViT mixes the images of a batch: it represents none of them alone
+        return logits, () if isinstance(model, ArticleViT) else (logits,)
+    x = early = model.embed(images)
+    last = model.config.depth - 1
+    for index, block in enumerate(model.blocks):
+        first_only = index == last > middle_block(model) and isinstance(model, FastViT) and model.reads_first_token
+        x = block(x, first_only=True) if first_only else block(x)
+        if index == middle_block(model):
+            early = mean_of_patches(model, x)
+    taps: Taps = {}
+    logits = model.classify(x, taps=taps)
+    return logits, (early, taps["pooled"])
+
+
+def representations_in(model: nn.Module, taps: Taps) -> Representations:
+    """Return the representations of a ViT that were recorded in a forward pass with taps."""
+    assert isinstance(model, ViT), "only a ViT has taps"
+    return mean_of_patches(model, taps[f"blocks.{middle_block(model)}.output"]), taps["pooled"]
+
+
+def mean_of_patches(model: ViT, tokens: Tensor) -> Tensor:
+    """(B, N, D) → (B, D), without the class token."""
+    return tokens[:, int(model.config.has_class_token) :].mean(dim=1)
