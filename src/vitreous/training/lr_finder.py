@@ -172,7 +172,7 @@ def halfway(lrs: Floats, losses: Floats, smoothed: Floats) -> float:
     lowest = int(smoothed.argmin())
     if start - smoothed[lowest] < max(3 * noise, 0.01 * start):
         raise ConfigError(
-            f"the training loss did not fall at any learning rate from {lrs[0]:.0e} to {lrs[-1]:.1g} (it stayed at"
+            f"the training loss did not fall at any learning rate from {lrs[0]:.0e} to {lrs[-1]:.2g} (it stayed at"
             f" {start:.3g}), so none can be suggested: look at the images with `vitreous data show`, or try another"
             " model or a larger train.batch_size"
         )
