@@ -64,6 +64,7 @@ def show(
     from vitreous.data.checks import balance_notes, class_counts, duplicate_notes
     from vitreous.data.contact_sheet import contact_sheet
     from vitreous.data.datasets import load_dataset
+    from vitreous.data.near_duplicates import near_duplicate_notes
 
     dataset = load_dataset(DataConfig(name=name))
     path = out or Path(f"{Path(name).stem}-sheet.png")
@@ -74,6 +75,7 @@ def show(
     widest = max(map(len, dataset.class_names))
     for class_name, *counts in class_counts(dataset):
         print(f"  {class_name:{widest}}  {' + '.join(f'{count:,}' for count in counts)}")
-    for line in (*balance_notes(dataset), *dataset.notes, *duplicate_notes(dataset)):
+    notes = (*balance_notes(dataset), *dataset.notes, *duplicate_notes(dataset), *near_duplicate_notes(dataset))
+    for line in notes:
         print(f"  {line}")
     print(path)
