@@ -165,10 +165,10 @@ def _print_summary(tally: Tally, out: Path | None, as_json: bool) -> None:
 def _interrupts() -> Iterator[Callable[[], bool]]:
     """Yield whether Ctrl-C was pressed: rows are written whole. A second Ctrl-C stops at once."""
     pressed: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
+    previous = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or previous is signal.SIG_IGN:  # as in the background
         yield lambda: False
         return
-    previous = signal.getsignal(signal.SIGINT)
 
     def on_interrupt(number: int, frame: Any) -> None:
         pressed.append(number)
