@@ -31,7 +31,10 @@ def list_datasets(as_json: JsonOption = False) -> None:
         wide.add_row(row.name, row.title, images, size, str(row.num_classes), cached, row.licence)
         state = "cached" if row.cached else "not cached"
         narrow.add_row(row.name, f"{row.title}, {row.num_classes} classes; {row.licence}; {state}", images, size)
-    also = "Also: a folder with one sub-folder per class (or train/, val/, test/ above them), or a FILE.npz."
+    also = (
+        "Also: a folder with one sub-folder per class (or train/, val/, test/ above them), a manifest (.csv, .tsv,"
+        " .jsonl), arrays (.npz, .npy), .parquet files, or .tar shards: docs/sources.md."
+    )
     print_result(FirstThatFits(wide, narrow), also, value=[dataclasses.asdict(row) for row in rows], as_json=as_json)
 
 
@@ -60,7 +63,7 @@ def verify(name: NameArgument, as_json: JsonOption = False) -> None:
 
 @app.command()
 def show(
-    name: Annotated[str, Argument(help="A data set's name, a folder or a FILE.npz.")],
+    name: Annotated[str, Argument(help="A data set's name, a folder or a file of images and labels.")],
     out: Annotated[Path | None, Option("--out", "-o", help="The PNG to write; default: NAME-sheet.png.")] = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 RunOption = Annotated[Path | None, Option("--run", help="A run folder; default: bundled:vit.")]
 OutOption = Annotated[Path | None, Option("--out", "-o", help="Where to write; default: a new folder in runs/.")]
 DataOption = Annotated[
-    str | None, Option("--data", help="mnist, fashion-mnist, cifar10, digits, a folder or FILE.npz.")
+    str | None,
+    Option("--data", help="mnist, fashion-mnist, cifar10, digits, a folder, or a file (.csv, .npz, .parquet, …)."),
 ]
 SplitOption = Annotated[str, Option(help="train, val or test.")]
 SeedOption = Annotated[int | None, Option("--seed", help="The seed of everything random.", min=0, max=2**31 - 1)]

@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from vitreous.data import copies
-from vitreous.data.array_names import parse_name
+from vitreous.data.array_names import assign_roles
 from vitreous.data.images import from_pillow
 from vitreous.data.labelled_arrays import channels_first, to_dataset, to_uint8
 from vitreous.data.python_objects import (
@@ -22,7 +22,6 @@ from vitreous.data.python_objects import (
     Items,
     Label,
     Pair,
-    is_array_like,
     names_splits,
     to_array,
     to_labels,
@@ -32,6 +31,7 @@ from vitreous.data.sources.shards import writing_shard
 from vitreous.data.splits import SplitName
 from vitreous.errors import DataError, quoted
 from vitreous.reports.formats import join
+from vitreous.reports.progress import counting
 
 _SUFFIXES: dict[SplitName, str] = {"train": "", "val": "_val", "test": "_test"}
 
@@ -41,7 +41,8 @@ def as_source(data: object) -> str:
     if isinstance(data, str | os.PathLike):
         return str(os.fspath(data))
     if isinstance(data, Mapping) and not names_splits(data):
-        return _keep_arrays({str(name): to_array(value) for name, value in data.items() if is_array_like(value)})
+        arrays = {str(name): value for name, value in data.items()}
+        return _keep_arrays({name: to_array(arrays[name]) for name in assign_roles(arrays).values()})
     splits = to_splits(data)
     if "train" not in splits:
         raise DataError(f"data has no training set, only {join(splits)}; pass it as 'train'")
@@ -62,7 +63,7 @@ def as_source(data: object) -> str:
 
 def _keep_arrays(arrays: Mapping[str, np.ndarray]) -> str:
     """Copy named arrays as .npy files: uint8 images and class indices, so that reading them maps them into memory."""
-    dataset = to_dataset({name: array for name, array in arrays.items() if parse_name(name)} or dict(arrays))
+    dataset = to_dataset(arrays)
     with copies.writing() as folder:
         for split, members in dataset.splits.items():
             np.save(folder / f"{split}_images.npy", members.images.numpy())
@@ -114,13 +115,14 @@ def _keep_files(parts: Mapping[SplitName, Files]) -> str:
 
 def _keep_items(parts: Mapping[SplitName, Items]) -> str:
     """Copy images one by one as tar shards of PNG files; they may be of several sizes."""
-    with copies.writing() as folder:
+    with copies.writing() as folder, counting("copying the data set", None) as update:
         count = 0
         for split, part in parts.items():
             with writing_shard(folder / f"{split}.tar") as add:
                 for where, image, label in _read_items(split, part):
                     add(_to_png(image, where), str(to_labels(f"the label of {where}", [_scalar(label)])[0]))
                     count += 1
+                    update(count)
         _write_class_names(folder, parts["train"].class_names)
         return copies.keep(folder, count)
 

@@ -1,4 +1,4 @@
-"""Data sets as tensors in three splits: named ones, a folder of images, or an .npz file.
+"""Data sets as tensors in three splits: named ones, or any source that `sources/find.py` finds.
 
 A test set that the source defines is used as it is. Otherwise the test set, and always the validation set, is a
 stratified sample of the training images, fixed by `split_seed`.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,10 +116,16 @@ def _read(config: DataConfig, multiple_of: tuple[int, int]) -> RawDataset:
 
 
 def _unknown(name: str) -> DataError:
-    expected = f"expected {', '.join(DATASETS)}, a folder with one sub-folder per class, or a FILE.npz"
+    from vitreous.data.sources.find import FILE_SUFFIXES, KINDS
+
+    expected = f"expected {', '.join(DATASETS)}, {KINDS}"
     if not name:
         return DataError(f"no data set is named; {expected}")
-    if Path(name).suffix.lower() == ".npz" or "/" in name:
+    path, suffix = os.path.expanduser(name), Path(name).suffix.lower()
+    if os.path.exists(path):
+        way = {".zip": "unpack it first: ", ".xlsx": "save it as CSV: "}.get(suffix, "")
+        return DataError(f"{quoted(name)} is no file that data are read from; {way}{expected}")
+    if name.lower().endswith(FILE_SUFFIXES) or "/" in name:
         return DataError(f"there is no file or folder {quoted(name)}; {expected}")
     close = difflib.get_close_matches(name[:100].lower(), DATASETS, n=2, cutoff=0.5)
     hint = f" (did you mean {join(close, word='or')}?)" if close else ""
@@ -182,7 +189,7 @@ def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
     if raw.mean_std is not None and len(raw.mean_std[0]) == channels:
         return raw.mean_std
     levels, counts = np.arange(256) / 255, np.zeros((channels, 256), np.int64)
-    for batch in train.batches(256):
+    for batch in train.batches(32):
         for channel in range(channels):
             counts[channel] += np.bincount(batch[:, channel].numpy().ravel(), minlength=256)
     shares = counts / counts.sum(axis=1, keepdims=True)

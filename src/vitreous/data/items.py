@@ -23,7 +23,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of a source, in the order in which they are stored; only splits that the source defines."""
+    """The images of a source, in the order in which they are stored; a split that it does not define has none."""
 
     items: Sequence[Item]
     class_names: tuple[str, ...]

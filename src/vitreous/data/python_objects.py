@@ -79,7 +79,7 @@ def _is_whole(value: Any) -> bool:
 
 def is_array_like(value: Any) -> bool:
     """Return whether this is an array, a tensor, a column of a data frame or a list: several of something."""
-    if isinstance(value, str | bytes | Image.Image) or hasattr(value, "features"):
+    if isinstance(value, str | bytes | Image.Image):
         return False
     return isinstance(value, list | tuple) or (hasattr(value, "__array__") and np.ndim(value) > 0)
 
@@ -97,7 +97,7 @@ def _to_part(data: Any) -> Part | None:
         return Pair(*data) if len(data) == 2 else None
     if hasattr(data, "columns") and hasattr(data, "iloc"):
         return _from_frame(data)
-    if hasattr(data, "features") and hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+    if isinstance(getattr(data, "features", None), Mapping):
         return _from_hugging_face(data)
     if hasattr(data, "dataset") and hasattr(data, "indices"):  # torch.utils.data.Subset
         return _from_subset(data)

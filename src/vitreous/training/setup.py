@@ -94,7 +94,7 @@ def _create(
     """Create a run, by rank 0; return it with its data and starting weights, on every rank."""
     if not config.data.name:
         raise ConfigError(
-            f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)"
+            f"{config.name!r} has no data of its own: name some with --data (a folder, a .csv or .npz file, mnist, …)"
         )
     dataset = load_dataset(config.data, config.model.divisor if isinstance(config.model, ViTConfig) else (1, 1))
     preprocessing, weights, notes = Preprocessing.for_dataset(dataset), None, []

@@ -129,9 +129,9 @@ def test_hugging_face_metadata(folder: Path) -> None:
         ("m.csv", "path,label,split\na.png,cat,test\n", r"m\.csv has no training images, only test"),
         ("m.csv", "path,label\na.png,cat\na.png,dog\n", r"gives 'a\.png' the label 'dog', and .* it 'cat'"),
         ("m.csv", "path,label\nhttps://example.org/a.png,cat\n", "has the web address .* download the images"),
-        ("m.csv", "path,label\nx/a.png,cat\nx/b.png,dog\n", r"none of its paths exists, such as 'x/a\.png', looked for in"
-            r" the folder of the manifest, '.*'; write paths relative"),
-        ("m.csv", "path,label\na.png,cat\nx/b.png,dog\nx/c.png,dog\n", r"most of its paths do not exist, such as 'x/b\.png'"),
+        ("m.csv", "path,label\nx/a.png,cat\nx/b.png,dog\n", r"none of its paths exists, such as 'x/a\.png',"
+            r" looked for in the folder of the manifest, '.*'; write paths relative"),
+        ("m.csv", "path,label\na.png,cat\nx/b.png,dog\nx/c.png,dog\n", r"most of its paths do not .* 'x/b\.png'"),
         ("m.csv", "path,label\na.png,caf\u00e9\n".encode("latin-1"), "is not UTF-8 from line 2 on .another encoding"),
         ("m.csv", "path,label\na.png,cat\n".encode("utf-16"), "is not UTF-8 from line 1 on .UTF-16"),
         ("m.jsonl", '{"path": "a.png"', "line 1 is not JSON"),

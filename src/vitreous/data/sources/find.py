@@ -28,8 +28,8 @@ from vitreous.downloads.cache import cache_dir
 from vitreous.errors import DataError
 
 KINDS = (
-    "a folder with one sub-folder per class, a manifest (.csv, .tsv, .jsonl) of paths and labels, an .npz or .npy file,"
-    " .parquet files, a folder of Hugging Face's datasets, or .tar shards"
+    "a folder with one sub-folder per class, or a .csv, .tsv, .jsonl, .npz, .npy, .parquet or .tar file"
+    " (docs/sources.md)"
 )
 LONGEST_SPOOL = 24 * 3600  # seconds; an older one is of a process that was killed
 FILE_SUFFIXES = (".npz", ".npy", *manifest.SUFFIXES, ".parquet", ".tar", *shards.COMPRESSED)
@@ -88,8 +88,8 @@ def _find_in_folder(folder: Path) -> Found:
     grouping = [entry for entry in folders if entry.name.lower() in (*SPLIT_NAMES, "data")]
     if len(folders) - len(grouping) >= 2:
         return _classes(folder)
-    files = [entry for entry in entries if entry.is_file()]
-    files += [file for group in grouping for file in sorted(group.iterdir()) if file.is_file()]
+    grouped = [entry for group in grouping for entry in sorted(group.iterdir())]
+    files = [entry for entry in (*entries, *grouped) if entry.is_file()]
     parquet, tar = ([file for file in files if file.suffix.lower() == suffix] for suffix in (".parquet", ".tar"))
     if parquet:
         return _tables(name, split_files(parquet, name))
@@ -97,15 +97,17 @@ def _find_in_folder(folder: Path) -> Found:
         return _shards(name, tar)
     if any(file.suffix.lower() == ".npy" and parse_name(file.stem) for file in files if file.parent == folder):
         return read_npy_files(folder)
-    return (None if folders else _find_manifest(files)) or _classes(folder)
+    has_classes = any(entry.is_dir() for entry in grouped)  # train/cat/
+    return (None if has_classes else _find_manifest(folder, files)) or _classes(folder)
 
 
 def _classes(folder: Path) -> ListedSource:
     return _listed(lambda: list_folder(folder))
 
 
-def _find_manifest(files: Sequence[Path]) -> Found | None:
-    """Return the one manifest beside images without sub-folders."""
+def _find_manifest(folder: Path, files: Sequence[Path]) -> Found | None:
+    """Return the one manifest in a folder without class folders."""
+    files = [file for file in files if file.parent == folder]
     found = [file for file in files if file.suffix.lower() in (".csv", ".tsv", ".jsonl") and manifest.has_labels(file)]
     if len(found) != 1:
         return None

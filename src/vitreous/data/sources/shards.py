@@ -23,6 +23,7 @@ from vitreous.data.splits import SplitName
 from vitreous.downloads.files import open_plain
 from vitreous.errors import DataError, quoted
 from vitreous.reports.formats import join, plural
+from vitreous.reports.progress import counting
 
 LABEL_SUFFIXES = ("cls", "json", "txt")  # the first that has a label is used
 MAX_LABEL_BYTES = 2**20
@@ -66,7 +67,12 @@ def list_shards(source: str, files: Sequence[Path]) -> Listing:
     if missing:
         raise DataError(f"{source}: there is no {join(missing, most=5)}; correct the pattern, or add the shards")
     notes: list[str] = []
-    rows = [row for split, file in split_files(files, source) for row in _read_shard(file, split, notes)]
+    rows = list[Row]()
+    with counting(f"listing {source}", None) as update:
+        for split, file in split_files(files, source):
+            for row in _read_shard(file, split, notes):
+                rows.append(row)
+                update(len(rows))
     return to_listing(source, rows, notes, read_class_names(files[0].parent))
 
 

@@ -14,11 +14,11 @@ from typing import IO, Any
 from vitreous.data.array_names import SPLIT_NAMES
 from vitreous.data.items import Listing
 from vitreous.data.sources.columns import Row, find_column, require_column, to_listing, to_split
-from vitreous.data.sources.manifest import locate
 from vitreous.data.splits import SplitName
 from vitreous.downloads.files import read_plain
 from vitreous.errors import DataError, quoted, require_packages
 from vitreous.reports.formats import join
+from vitreous.reports.progress import counting
 
 ROWS_AT_A_TIME = 64
 ARROW_MARKERS = ("dataset_dict.json", "state.json")  # of DatasetDict.save_to_disk and Dataset.save_to_disk
@@ -70,13 +70,15 @@ def list_tables(source: str, files: Sequence[tuple[SplitName, Path]], spool: Pat
     notes: list[str] = []
     rows: list[Row] = []
     class_names: tuple[str, ...] | None = None
-    with spool.open("wb") as stream:
+    with spool.open("wb") as stream, counting(f"unpacking {source}", None) as update:
         for number, (split, file) in enumerate(files):
             columns, batches = _open_table(file)
             if number and columns.class_names != class_names:
                 raise DataError(f"{source}: {files[0][1].name} and {file.name} name different classes; make them equal")
             class_names = columns.class_names
-            rows += _read_rows(file, split, columns, batches, stream)
+            for row in _read_rows(file, split, columns, batches, stream):
+                rows.append(row)
+                update(len(rows))
     labelled = _without_unlabelled(rows, notes)
     return to_listing(source, labelled, notes, class_names)
 
@@ -164,18 +166,18 @@ def _read_rows(
         for index, (image, label) in enumerate(zip(images, labels, strict=True)):
             where = f"{path.name}, row {number}"
             chosen = to_split(str(splits[index]), where) if splits is not None else split
-            yield _read_row(path, where, image, _label_text(where, columns.label, label), chosen, stream)
+            yield _read_row(where, image, _label_text(where, columns.label, label), chosen, stream)
             number += 1
 
 
-def _read_row(path: Path, where: str, image: Any, label: str, split: SplitName, stream: IO[bytes]) -> Row:
+def _read_row(where: str, image: Any, label: str, split: SplitName, stream: IO[bytes]) -> Row:
     fields = image if isinstance(image, dict) else {"bytes": image}
     data, file = fields.get("bytes"), fields.get("path")
-    if isinstance(data, str):
-        data, file = None, data
-    if data is None and isinstance(file, str) and file:
-        name, found = locate(path.parent, file, where)
-        return Row(where, name, found, label, split)
+    if isinstance(data, str) or (data is None and file):  # a changed file would not change this one
+        raise DataError(
+            f"{where} has the path {quoted(data or file)} instead of an image; embed the images, or list the files in a"
+            " CSV file of paths and labels"
+        )
     if not isinstance(data, bytes):
         raise DataError(f"{where} has no image; fill it in, or remove the row")
     offset = stream.tell()
