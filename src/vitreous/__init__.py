@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 guard_amx()  # before anything here imports torch
 
 if TYPE_CHECKING:
-    from vitreous.api import compare, create, evaluate, fit, load, look, predict
+    from vitreous.api import calibrate, compare, create, evaluate, fit, load, look, predict
     from vitreous.config import Config
     from vitreous.config.presets import preset
     from vitreous.doctor import diagnose
@@ -34,6 +34,7 @@ _PUBLIC = {
     "load": "vitreous.api",
     "fit": "vitreous.api",
     "evaluate": "vitreous.api",
+    "calibrate": "vitreous.api",
     "predict": "vitreous.api",
     "compare": "vitreous.api",
     "look": "vitreous.api",
@@ -46,7 +47,7 @@ _PUBLIC = {
 
 __all__ = [
     "Config", "Run", "VitreousError", "__version__",
-    "compare", "create", "diagnose", "evaluate", "fit", "load", "look", "predict", "preset",
+    "calibrate", "compare", "create", "diagnose", "evaluate", "fit", "load", "look", "predict", "preset",
 ]  # fmt: skip
 
 

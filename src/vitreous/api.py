@@ -12,11 +12,12 @@ from vitreous.checkpoints import load_model
 from vitreous.comparison import Comparison
 from vitreous.config import Config, configure
 from vitreous.data.preprocessing import ImageLike
+from vitreous.evaluation.calibration import calibrate_run
 from vitreous.evaluation.prediction import Evaluation, Prediction, evaluate_run, predict_images
 from vitreous.inspection.from_run import look_at_run
 from vitreous.inspection.report import Look
 from vitreous.models import build
-from vitreous.runs import Run, is_run, open_run, report_folder
+from vitreous.runs import Calibration, Run, is_run, open_run, report_folder
 from vitreous.studies import compare as study
 from vitreous.training import loop
 
@@ -63,6 +64,12 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a run on a split of its data, or of other data: `.accuracy`, `.nll`, `.logits`, …"""
     return evaluate_run(_as_run(run), split, batch_size, None if data is None else str(data))
+
+
+def calibrate(run: Run | Path | str, *, data: str | Path | None = None) -> Calibration:
+    """Fit the temperature and the novelty score of a run on its validation images, and store them in it."""
+    opened = _as_run(run)
+    return calibrate_run(opened, None if data is None else str(data))
 
 
 def predict(images: ImageLike | Sequence[ImageLike], run: Run | Path | str | None = None) -> list[Prediction]:

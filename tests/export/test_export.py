@@ -299,6 +299,8 @@ def test_entries_hold_the_edges_of_the_patches(changes: dict[str, Any]) -> None:
         "preprocessing": {},
         "parameters": 1,
         "accuracy": None,
+        "temperature": 1.0,
+        "novelty": False,
         "position_similarity": None,
     }
     entry, cells = model_entries({"tiny": metadata})[0]["cells"], patch_cells(config)

@@ -129,6 +129,9 @@ class FastSession:
     def get_modelmeta(self) -> FastSession:
         return self
 
+    def get_outputs(self) -> list[Any]:
+        return []
+
     def run(self, *_: Any) -> None:
         pass
 

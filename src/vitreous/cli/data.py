@@ -72,6 +72,7 @@ def show(
     from vitreous.data.checks import balance_notes, class_counts, duplicate_notes
     from vitreous.data.contact_sheet import contact_sheet
     from vitreous.data.datasets import load_dataset
+    from vitreous.data.near_duplicates import near_duplicate_notes
 
     dataset = load_dataset(DataConfig(name=name))
     path = out or Path(f"{Path(name).stem}-sheet.png")
@@ -80,7 +81,7 @@ def show(
     height, width = dataset.image_size
     counts = class_counts(dataset)
     widest = max(map(len, dataset.class_names))
-    notes = [*balance_notes(dataset), *dataset.notes, *duplicate_notes(dataset)]
+    notes = [*balance_notes(dataset), *dataset.notes, *duplicate_notes(dataset), *near_duplicate_notes(dataset)]
     lines = [
         f"{name}: {sizes} of {height}×{width}×{dataset.channels}, {dataset.num_classes} classes",
         *(f"  {label:{widest}}  {' + '.join(f'{count:,}' for count in each)}" for label, *each in counts),

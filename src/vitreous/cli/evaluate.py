@@ -1,11 +1,15 @@
 """`vitreous evaluate`: measure a run, by `vitreous.evaluation`."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
 from vitreous.cli.options import JsonOption, RunOption, SplitOption
 from vitreous.cli.output import log, print_result
+
+if TYPE_CHECKING:
+    from vitreous.evaluation.prediction import Evaluation
+    from vitreous.runs import Run
 
 
 def evaluate(
@@ -15,7 +19,8 @@ def evaluate(
     batch_size: Annotated[int | None, Option(help="Images per batch; it should not matter.", min=1)] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print accuracy, NLL and calibration of a run on a split of its data."""
+    """Print accuracy, NLL and calibration of a run on a split of its data, and precision, recall and F1 per class."""
+    from vitreous.evaluation.class_metrics import class_table
     from vitreous.evaluation.metrics import wilson_interval
     from vitreous.evaluation.prediction import evaluate_run
     from vitreous.runs import open_run
@@ -24,10 +29,28 @@ def evaluate(
     evaluation = evaluate_run(opened, split, batch_size, data, log)
     interval = wilson_interval(evaluation.correct, evaluation.count)
     bounds = [interval.low, interval.high]
-    value = {"run": str(opened.path), "split": split, **evaluation.summary(), "accuracy_interval": bounds}
+    value = {
+        "run": str(opened.path),
+        "split": split,
+        **evaluation.summary(),
+        "temperature": evaluation.temperature,
+        "accuracy_interval": bounds,
+        "macro_f1": evaluation.macro_f1,
+        "balanced_accuracy": evaluation.balanced_accuracy,
+        "classes": [one.as_dict() for one in evaluation.per_class],
+        "confusion": evaluation.confusion.tolist(),
+    }
     text = (
         f"{opened.config.name}: {evaluation.accuracy:.2%} of {evaluation.count} {split} images"
         f" ({evaluation.correct} correct; 95 % interval {interval.low:.2%} to {interval.high:.2%}),"
-        f" NLL {evaluation.nll:.4f}, calibration error {evaluation.calibration_error:.2%}"
+        f" NLL {evaluation.nll:.4f}, calibration error {evaluation.calibration_error:.2%}{_temperature(opened, evaluation)}"
     )
-    print_result(text, value=value, as_json=as_json)
+    means = f"Macro F1 {evaluation.macro_f1:.2%}, balanced accuracy {evaluation.balanced_accuracy:.2%}"
+    table, note = class_table(evaluation.per_class)
+    print_result(text, means, table, *([note] if note else []), value=value, as_json=as_json)
+
+
+def _temperature(run: "Run", evaluation: "Evaluation") -> str:
+    if run.record.calibration is None:
+        return " (not calibrated: see `vitreous calibrate`)"
+    return f" (temperature {evaluation.temperature:.3g}; {evaluation.raw_calibration_error:.2%} without it)"

@@ -21,7 +21,7 @@ def mistakes(
     out: OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the images with the highest loss and their files: find wrong labels, weak classes and confusions."""
+    """Show the images with the highest loss, likely label errors and near-duplicates, with their files."""
     from vitreous.comparison.mistakes import find_mistakes, write_mistakes
     from vitreous.runs import open_run, report_folder
 
@@ -31,4 +31,15 @@ def mistakes(
     for image in found.worst[:5]:
         where = image.path or f"{split} image {image.index}"
         lines.append(f"  {where}: labelled {image.label}, predicted {image.own.label} ({image.own.percent})")
+    if found.suspects is not None and found.suspects.count:
+        how = "out-of-fold" if split == "train" else "held-out"
+        lines.append(f"Likely label errors: {found.suspects.count} (confident learning, {how} probabilities)")
+        for image in found.suspects.images[:5]:
+            where = image.path or f"{split} image {image.index}"
+            lines.append(f"  {where}: labelled {image.label}, rather {image.own.label} ({image.own.percent})")
+    if found.near.pairs:
+        lines.append(f"Almost the same picture: {len(found.near.pairs)} pairs")
+        for first, second, similarity in found.near.pairs[:5]:
+            labels = "" if first.label == second.label else f"; labels {first.label} and {second.label}"
+            lines.append(f"  {first.name} and {second.name}, similarity {similarity:.3f}{labels}")
     print_result(*lines, f"Gallery: {page}", value=found.as_dict(), as_json=as_json)

@@ -133,9 +133,11 @@ def _print_each(results: Iterable[PredictedFile], top: int | None) -> None:
         rest = ", ".join(f"{name} {probability:.1%}" for name, probability in others)
         then = f"  (then {rest})" if rest else ""
         lines = [f"{result.file.name}: {found.label}  {found.probability:.1%}{then}"]
-        lines += [f"  {note}" for note in found.notes]
         if found.unlike:
-            lines.append(f"  unlike the images it was trained on (novelty {found.novelty:.2g}): do not rely on this")
+            lines.append(
+                f"  unlike the images it was trained on (novelty {found.novelty:.2g}): do not trust this prediction"
+            )
+        lines += [f"  {note}" for note in found.notes]
         print_result(*lines)
 
 

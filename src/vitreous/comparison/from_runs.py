@@ -95,10 +95,10 @@ def results_from_runs(runs: Sequence[Run], datasets: Sequence[Dataset]) -> list[
 
 def _evaluate(run: Run, name: str, dataset: Dataset) -> ModelResult:
     model, batch_size = run.load_model(), run.config.train.eval_batch_size
-    evaluation = evaluate_model(model, dataset.test, run.preprocessing, batch_size)
+    evaluation = evaluate_model(model, dataset.test, run.preprocessing, batch_size, run.temperature)
     extra = {}
     if run.config.model.kind == "post-vit":  # its predictions depend on the other images in the batch
-        alone = evaluate_model(model, dataset.test, run.preprocessing, batch_size=1)
+        alone = evaluate_model(model, dataset.test, run.preprocessing, 1, run.temperature)
         extra = {f"batches of {batch_size}": evaluation.summary(), "one image at a time": alone.summary()}
     return ModelResult(
         name=name,
@@ -116,4 +116,6 @@ def _evaluate(run: Run, name: str, dataset: Dataset) -> ModelResult:
         published=PUBLISHED.get(run.config.name),
         threads=run.resolved.threads,
         hardware=run.resolved.hardware,
+        raw_nll=evaluation.raw_nll,
+        raw_calibration_error=evaluation.raw_calibration_error,
     )

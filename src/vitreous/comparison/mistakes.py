@@ -1,4 +1,4 @@
-"""`vitreous mistakes`: the images of a split with the highest loss, where wrong labels are found and fixed.
+"""`vitreous mistakes`: the images of a split with the highest loss, likely label errors and near-duplicates.
 
 Loss is the negative log likelihood of the label. It is highest where the model is confident of another class: a wrong
 label, an unusual image, or a limit of the model.
@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 from scipy import special
 
 from vitreous.comparison.hard_images import HardImage, draw_hard_images, hard_image
+from vitreous.comparison.label_checks import NearPairs, Suspects, find_near_pairs, find_suspects, suspects_csv
 from vitreous.data.datasets import Dataset, Split, duplicates_between
 from vitreous.errors import ConfigError
 from vitreous.evaluation import metrics
-from vitreous.evaluation.prediction import choose_split, evaluate_model
+from vitreous.evaluation.class_metrics import ClassMetrics
+from vitreous.evaluation.prediction import Evaluation, choose_split, compute_representations
 from vitreous.hardware import prepare
 from vitreous.reports.colors import model_styles
 from vitreous.reports.confusion import MOST_DRAWN, commonest_confusions, draw_confusion, mistakes_only
@@ -32,6 +34,7 @@ from vitreous.runs import Run, load_run_data
 MOST_SHOWN = 24
 _MOST_CONFUSIONS = 10
 _FIGURE_COLUMNS = 6
+_MEASURES = ("macro_f1", "balanced_accuracy", "calibration_error", "raw_calibration_error")
 _TEMPLATE = Path(__file__).with_name("mistakes.html.jinja")
 
 
@@ -72,7 +75,14 @@ class Mistakes:
     worst: tuple[HardImage, ...]  # the highest loss first
     classes: tuple[ClassAccuracy, ...]
     confusions: tuple[tuple[str, str, int], ...]  # label, prediction, count; the commonest first
+    metrics: tuple[ClassMetrics, ...]  # per class
+    macro_f1: float
+    balanced_accuracy: float
+    calibration_error: float
+    raw_calibration_error: float  # without temperature
     duplicates: int  # images of the split that are in the training set too
+    suspects: Suspects | None  # likely label errors; None: not searched
+    near: NearPairs  # near-duplicates
     notes: tuple[str, ...]
     losses: NDArray[np.float64] = field(repr=False)  # of every image of the split, in its order
     probabilities: NDArray[np.float64] = field(repr=False)
@@ -108,9 +118,15 @@ class Mistakes:
             "data": self.data_name,
             "accuracy": self.accuracy.value,
             "accuracy_interval": [self.accuracy.low, self.accuracy.high],
-            "classes": [one.as_dict() for one in self.classes],
+            **{key: getattr(self, key) for key in _MEASURES},
+            "classes": [
+                one.as_dict() | {"precision": of_class.precision, "recall": of_class.recall, "f1": of_class.f1}
+                for one, of_class in zip(self.classes, self.metrics, strict=True)
+            ],
             "confusions": [{"label": a, "prediction": b, "times": times} for a, b, times in self.confusions],
             "also_in_training": self.duplicates,
+            "label_errors": None if self.suspects is None else self._label_errors(self.suspects),
+            "near_duplicates": self.near.as_dict(),
             "worst": [
                 {
                     **{key: getattr(image, key) for key in ("index", "path", "label", "loss")},
@@ -124,6 +140,25 @@ class Mistakes:
             "notes": list(self.notes),
         }
 
+    def _label_errors(self, suspects: Suspects) -> dict[str, Any]:
+        """Return the likely label errors for `gallery.json`."""
+        found = suspects.found
+        rows = zip(found.indices.tolist(), found.suggested.tolist(), found.margins.tolist(), strict=True)
+        return {
+            "probabilities": suspects.method,
+            "count": suspects.count,
+            "images": [
+                {
+                    "index": index,
+                    "path": self.paths[index] if self.paths else None,
+                    "label": self.class_names[int(self.labels[index])],
+                    "suggested": self.class_names[suggested],
+                    "margin": margin,
+                }
+                for index, suggested, margin in rows
+            ],
+        }
+
 
 def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mistakes:
     """Evaluate a run on a split of its data and collect the `most` images with the highest loss."""
@@ -132,8 +167,11 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
     prepare()
     dataset = load_run_data(run)
     chosen = choose_split(dataset, split)
-    evaluation = evaluate_model(run.load_model(), chosen, run.preprocessing, run.config.train.eval_batch_size)
-    probabilities = special.softmax(evaluation.logits.astype(np.float64), axis=1)
+    logits, representations = compute_representations(
+        run.load_model(), chosen.images, run.preprocessing, run.config.train.eval_batch_size
+    )
+    evaluation = Evaluation(logits.numpy(), chosen.labels.numpy(), run.temperature, dataset.class_names)
+    probabilities = special.softmax(evaluation.logits.astype(np.float64) / run.temperature, axis=1)
     labels = evaluation.labels.astype(np.int64)
     losses = metrics.image_nll(probabilities, labels)
     duplicates = {} if split == "train" else _duplicates(dataset, chosen)
@@ -148,6 +186,10 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
     notes = dataset.notes
     if split == "train":
         notes += ("these are the images it was trained on: their accuracy says nothing about new ones",)
+    features = (representations[-1] if representations else logits).numpy()
+    suspects = find_suspects(split, chosen, dataset, probabilities, features, most, run.config.name)
+    near = find_near_pairs(dataset, split)
+    notes += (*near.notes, *((suspects,) if isinstance(suspects, str) else ()))
     commonest = commonest_confusions(counts, dataset.class_names, _MOST_CONFUSIONS)
     return Mistakes(
         run=str(run.path),
@@ -159,7 +201,11 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
         worst=worst,
         classes=tuple(_class_accuracies(counts, dataset.class_names)),
         confusions=tuple((label, prediction, round(times)) for label, prediction, times in commonest),
+        metrics=tuple(evaluation.per_class),
+        **{key: getattr(evaluation, key) for key in _MEASURES},
         duplicates=len(duplicates),
+        suspects=None if isinstance(suspects, str) else suspects,
+        near=near,
         notes=notes,
         losses=losses,
         probabilities=probabilities,
@@ -187,24 +233,33 @@ def _class_accuracies(counts: NDArray[np.float64], class_names: Sequence[str]) -
 
 
 def write_mistakes(found: Mistakes, folder: Path) -> Path:
-    """Write `gallery.html`, `gallery.json`, `by-loss.csv` and the figures into `folder`; return the page."""
+    """Write `gallery.html`, `gallery.json`, `by-loss.csv`, `label-errors.csv` and the figures; return the page."""
     style = model_styles({found.model_name: found.kind})[found.model_name]
     counts = metrics.confusion_matrix(found.probabilities, found.labels).astype(np.float64)
     confusion = draw_confusion(counts, found.class_names, name="confusion", title=found.model_name, color=style.color)
     worst = draw_hard_images(found.worst, style, "worst", _FIGURE_COLUMNS, with_files=True)
+    beside: dict[str, str | bytes | dict[str, Any]] = {"gallery.json": found.as_dict(), "by-loss.csv": _by_loss(found)}
+    if found.suspects is not None:
+        beside["label-errors.csv"] = suspects_csv(found.suspects, found.paths, found.labels, found.class_names)
+    order = sorted(zip(found.classes, found.metrics, strict=True), key=lambda pair: _difficulty(pair[0]))
     return write_report(
         folder / "gallery.html",
         _TEMPLATE,
         title=f"What {found.model_name} finds hardest in {Path(found.data_name).name or found.data_name}",
         description=found.verdict,
         figures=[worst, confusion],
-        beside={"gallery.json": found.as_dict(), "by-loss.csv": _by_loss(found)},
+        beside=beside,
         found=found,
         styles={found.model_name: style},
         confusion=confusion,
         most_drawn=MOST_DRAWN,
-        hardest_first=sorted(found.classes, key=lambda one: one.interval.value if one.interval else 2.0),
+        hardest_first=order,
+        most_pairs=MOST_SHOWN,
     )
+
+
+def _difficulty(one: ClassAccuracy) -> float:
+    return one.interval.value if one.interval else 2.0  # classes without images come last
 
 
 def _by_loss(found: Mistakes) -> str:

@@ -31,7 +31,7 @@ def reruns(models: Sequence[ModelSummary]) -> list[tuple[ModelSummary, list[Row]
                 ways.setdefault(how, []).append(evaluation)
         rows = [_row(how, evaluations) for how, evaluations in ways.items()]
         if model.published:
-            here = [] if ways else [_row("here", [{"accuracy": model.accuracy.value, "nll": model.nll}])]
+            here = [] if ways else [_row("here", [{"accuracy": model.accuracy.value, "nll": model.raw_nll}])]
             rows = [_row(f"published ({model.published['source']})", [model.published]), *rows, *here]
         if rows:
             found.append((model, rows))
@@ -39,6 +39,7 @@ def reruns(models: Sequence[ModelSummary]) -> list[tuple[ModelSummary, list[Row]
 
 
 def _row(how: str, evaluations: Sequence[Mapping[str, Any]]) -> Row:
-    """Return means over seeds."""
-    accuracy, nll = (float(np.mean([each[key] for each in evaluations])) for key in ("accuracy", "nll"))
+    """Return means over seeds; without temperature, which published figures do not have."""
+    accuracy = float(np.mean([each["accuracy"] for each in evaluations]))
+    nll = float(np.mean([each.get("raw_nll", each["nll"]) for each in evaluations]))
     return how, percent(accuracy, 2), f"{nll:.4f}"

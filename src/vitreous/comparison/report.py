@@ -17,6 +17,7 @@ from vitreous.comparison.published import reruns
 from vitreous.comparison.results import Comparison, ModelResult, ModelSummary, check_results, summarise
 from vitreous.comparison.table import measures
 from vitreous.comparison.verdict import TIMING_FACTOR, Pair, best_of_each, compare_pairs, headline
+from vitreous.evaluation.class_metrics import MOST_LISTED, ClassMetrics
 from vitreous.hardware import versions
 from vitreous.reports.colors import model_styles
 from vitreous.reports.confusion import MOST_DRAWN, draw_confusion, mistakes_only
@@ -97,6 +98,7 @@ def write_comparison(
         has_validation=any(line.get("event") == "val" for run in results for line in run.history),
         confusions=confusions,
         most_drawn=MOST_DRAWN,
+        class_rows=_class_rows(models, class_names),
         mistakes=mistakes,
         longest_bar=max(max(pair.only_first, pair.only_second, 1.0) for pair in pairs),
         reruns=reruns(models),
@@ -117,6 +119,13 @@ def _draw_confusions(
         )
         for model in models
     ]  # fmt: skip
+
+
+def _class_rows(models: Sequence[ModelSummary], class_names: Sequence[str]) -> list[tuple[ClassMetrics, list[float]]]:
+    """Return (the first model's class, every model's F1) of the classes with the lowest mean F1, the lowest first."""
+    tables = [model.per_class(class_names) for model in models]
+    rows = [(of_class[0], [one.f1 for one in of_class]) for of_class in zip(*tables, strict=True)]
+    return sorted(rows, key=lambda row: sum(row[1]))[:MOST_LISTED]
 
 
 def _trained_with(results: Sequence[ModelResult]) -> dict[str, Any]:

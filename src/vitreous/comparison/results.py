@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vitreous.errors import DataError
 from vitreous.evaluation import metrics
+from vitreous.evaluation.class_metrics import ClassMetrics, balanced_accuracy, macro_f1, per_class_metrics
 from vitreous.reports.colors import MOST_MODELS
 from vitreous.reports.formats import join
 
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
     from vitreous.comparison.verdict import Pair
 
 _SUM_TOLERANCE = 1e-3
+#: Means over seeds.
+_MEASURED = (
+    "nll", "calibration_error", "raw_nll", "raw_calibration_error", "macro_f1", "balanced_accuracy", "train_seconds",
+    "images_per_second",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,8 @@ class ModelResult:
     published: dict[str, Any] | None = None  # {"accuracy", "nll", "source"}
     threads: int | None = None  # of each process, while training
     hardware: str = ""  # that it was trained on
+    raw_nll: float | None = None  # this and the next without temperature; None: the probabilities have none
+    raw_calibration_error: float | None = None
 
 
 def check_results(results: Sequence[ModelResult], images: NDArray[np.uint8], class_names: Sequence[str]) -> None:
@@ -98,6 +106,10 @@ class ModelSummary:
     accuracy: metrics.Interval  # Wilson for one run, t over seeds for several
     nll: float
     calibration_error: float
+    raw_nll: float  # this and the next without temperature
+    raw_calibration_error: float
+    macro_f1: float
+    balanced_accuracy: float
     seeds: tuple[dict[str, Any], ...]
     runs: tuple[ModelResult, ...] = field(repr=False)
 
@@ -123,11 +135,16 @@ class ModelSummary:
     def mean_confusion(self) -> NDArray[np.float64]:
         return np.mean([metrics.confusion_matrix(run.probabilities, run.labels) for run in self.runs], axis=0)
 
+    def per_class(self, class_names: Sequence[str]) -> list[ClassMetrics]:
+        """Return precision, recall and F1 per class, from the confusions of all seeds together."""
+        counts = np.sum([metrics.confusion_matrix(run.probabilities, run.labels) for run in self.runs], axis=0)
+        return per_class_metrics(counts, class_names)
+
     def over_seeds(self, key: str) -> list[float]:
         return [float(seed[key]) for seed in self.seeds]
 
     def as_dict(self) -> dict[str, Any]:
-        same = ("name", "kind", "nll", "calibration_error", "parameters", "flops", "train_seconds", "images_per_second")
+        same = ("name", "kind", *_MEASURED, "parameters", "flops")
         return {
             **{key: getattr(self, key) for key in same},
             "accuracy": self.accuracy.value,
@@ -150,7 +167,6 @@ def _summarise_one(runs: Sequence[ModelResult]) -> ModelSummary:
         interval = metrics.wilson_interval(seeds[0]["correct"], len(runs[0].labels))
     else:
         interval = accuracy_interval([seed["accuracy"] for seed in seeds])
-    measured = ("train_seconds", "images_per_second", "nll", "calibration_error")
     return ModelSummary(
         name=runs[0].name,
         kind=runs[0].kind,
@@ -159,7 +175,7 @@ def _summarise_one(runs: Sequence[ModelResult]) -> ModelSummary:
         accuracy=interval,
         seeds=seeds,
         runs=tuple(runs),
-        **{key: float(np.mean([seed[key] for seed in seeds])) for key in measured},
+        **{key: float(np.mean([seed[key] for seed in seeds])) for key in _MEASURED},
     )
 
 
@@ -171,12 +187,19 @@ def accuracy_interval(accuracies: Sequence[float]) -> metrics.Interval:
 
 def _seed_record(run: ModelResult) -> dict[str, Any]:
     correct = metrics.correct(run.probabilities, run.labels)
+    nll = float(metrics.image_nll(run.probabilities, run.labels).mean())
+    calibration_error = metrics.calibration_error(run.probabilities, run.labels)
+    confusion = metrics.confusion_matrix(run.probabilities, run.labels)
     return {
         "seed": run.seed,
         "accuracy": float(correct.mean()),
         "correct": int(correct.sum()),
-        "nll": float(metrics.image_nll(run.probabilities, run.labels).mean()),
-        "calibration_error": metrics.calibration_error(run.probabilities, run.labels),
+        "nll": nll,
+        "calibration_error": calibration_error,
+        "raw_nll": nll if run.raw_nll is None else run.raw_nll,
+        "raw_calibration_error": calibration_error if run.raw_calibration_error is None else run.raw_calibration_error,
+        "macro_f1": macro_f1(confusion),
+        "balanced_accuracy": balanced_accuracy(confusion),
         "train_seconds": float(run.train_seconds),
         "images_per_second": float(run.images_per_second),
         "run": run.run,
@@ -215,7 +238,10 @@ class Comparison:
             "title": self.title,
             "verdict": self.verdict,
             "warnings": list(self.warnings),
-            "models": [model.as_dict() for model in self.models],
+            "models": [
+                model.as_dict() | {"classes": [one.as_dict() for one in model.per_class(self.class_names)]}
+                for model in self.models
+            ],
             "paired": {
                 "level": metrics.LEVEL,
                 "correction": "Holm" if len(self.pairs) > 1 else "none",

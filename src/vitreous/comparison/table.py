@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_SIDE_BY_SIDE = 3
-_ONLY_SIDE_BY_SIDE = ("Images per second", "Seeds")  # 80 columns are not enough for all
+_ONLY_SIDE_BY_SIDE = ("Macro F1", "Balanced accuracy", "Without temperature", "Images per second", "Seeds")  # 80 columns are not enough for all
 _SHORT_LABELS = {
     "Test accuracy": "Accuracy",
     "95 % interval": "95 %",
@@ -58,10 +58,14 @@ def measures(comparison: Comparison) -> list[Measure]:
         measure("Test accuracy", f"of {count:,} images{over_seeds}",
                 lambda m: percent(m.accuracy.value, decimals), "accuracy"),
         measure("95 % interval", "over seeds (t); one seed: Wilson" if several else "Wilson", interval),
+        measure("Macro F1", "mean over classes", lambda m: percent(m.macro_f1, decimals)),
+        measure("Balanced accuracy", "mean recall of the classes", lambda m: percent(m.balanced_accuracy, decimals)),
         measure("Published accuracy", "as reported by the source", published),
         measure("Negative log likelihood", "cost of its probabilities, lower is better", nll, "nll"),
         measure("Calibration error", "gap between confidence and accuracy",
                 lambda m: percent(m.calibration_error, 2), "calibration_error"),
+        measure("Without temperature", "calibration error before calibration",
+                lambda m: percent(m.raw_calibration_error, 2)),
         measure("Parameters", "learned numbers", lambda m: magnitude(m.parameters), "parameters"),
         measure("FLOPs", "per image, forward", lambda m: magnitude(m.flops), "flops"),
         measure("Training time", "on the machine that trained it" + over_seeds,
@@ -69,7 +73,11 @@ def measures(comparison: Comparison) -> list[Measure]:
         measure("Images per second", "while training", lambda m: rate(m.images_per_second), "images_per_second"),
         measure("Seeds", "trainings", lambda m: str(len(m.runs))),
     ]  # fmt: skip
-    shown = {"Published accuracy": any(model.published for model in models), "Seeds": several}
+    shown = {
+        "Published accuracy": any(model.published for model in models),
+        "Seeds": several,
+        "Without temperature": any(model.raw_calibration_error != model.calibration_error for model in models),
+    }
     return [row for row in rows if shown.get(row.label, True)]
 
 

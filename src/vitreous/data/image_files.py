@@ -52,7 +52,7 @@ class ImageFiles:
 
 
 def find_images(arguments: Sequence[str | Path]) -> ImageFiles:
-    """Return the images that these names stand for; a file that is missing is one of them, and fails when it is read."""
+    """Return the images that these names stand for; a missing file is one of them, and fails when it is read."""
     parts: list[Callable[[], Iterator[ImageFile]]] = []
     tables: list[Path] = []
     columns: dict[str, None] = {}

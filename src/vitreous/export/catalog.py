@@ -23,6 +23,7 @@ from vitreous.runs import BUNDLED, Run
 
 Entry = dict[str, Any]
 SAMPLES = 100
+_COPIED = ("class_names", "preprocessing", "parameters", "accuracy", "temperature", "novelty")  # from the metadata
 PAGE_IMAGE = (1, 28, 28)  # what is drawn on the page: channels, height, width
 BUNDLED_SAMPLES = BUNDLED / "samples.json"  # `digit_samples` of a run with PAGE_IMAGE, without importing scikit-learn
 _TITLES = {"vit": "ViT", "cnn": "CNN", "post-vit": "The article's ViT", "post-cnn": "The article's CNN",
@@ -63,7 +64,7 @@ def _entry(ident: str, name: str, metadata: Mapping[str, Any]) -> Entry:
         "model": model["kind"],
         "image_size": model["image_size"],
         "channels": model["channels"],
-        **{name: metadata[name] for name in ("class_names", "preprocessing", "parameters", "accuracy")},
+        **{name: metadata[name] for name in _COPIED},
     }
     if model["kind"] != "vit":
         return entry

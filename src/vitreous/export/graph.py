@@ -1,6 +1,7 @@
 """A model with its input normalisation as an ONNX graph, and the metadata in the file.
 
-There are two graphs per model. The lean one computes `pixels` → `logits`, `probabilities`, for serving. The full one
+There are two graphs per model. The lean one computes `pixels` → `logits`, `probabilities` and, where the run measures
+it, `novelty`, for serving. The full one
 also accepts masks that remove heads and patches, and returns intermediates, for `look`.
 
 Shapes: B images, C channels, L layers, H heads, P patches, N tokens (the class token first), K = D // H.
@@ -19,18 +20,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import vitreous
-from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import ExportError, require_packages
+from vitreous.evaluation.novelty import Novelty
+from vitreous.evaluation.prediction import calibrated
 from vitreous.inspection.attention import stream_layers
 from vitreous.inspection.model_survey import position_similarity
 from vitreous.models import ViT, count_parameters
+from vitreous.models.representations import Representations, represent, representations_in
 from vitreous.models.vit import Taps
 from vitreous.runs import Run
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-OUTPUTS = ("logits", "probabilities")
+OUTPUTS = ("logits", "probabilities", "novelty")
 INTERMEDIATES = ("attention", "lens", "queries", "keys", "values")
 MASKS = ("head_mask", "token_mask")
 
@@ -40,7 +43,8 @@ MEANINGS = {
     "head_mask": "float32 (L, H): multiplies each head's output; 0 removes the head",
     "token_mask": "float32 (B or 1, P): 0 removes the patch: no token attends to it",
     "logits": "float32 (B, classes)",
-    "probabilities": "float32 (B, classes): softmax of the logits",
+    "probabilities": "float32 (B, classes): softmax of the logits divided by `temperature`",
+    "novelty": "float32 (B,): above 1, the image is unlike those the model was trained on",
     "attention": "float32 (B, L, H, N, N): row q holds the weights of query q; the class token is first",
     "lens": "float32 (B, L + 1, classes): the head's logits on the tokens after the embedding and after each layer",
     "queries": "float32 (B, L, H, N, K)",
@@ -50,25 +54,36 @@ MEANINGS = {
 
 
 class Lean(nn.Module):
-    """pixels 0–1 (B, C, height, width) → logits and probabilities (B, classes)."""
+    """pixels 0–1 (B, C, height, width) → logits and probabilities (B, classes), and novelty (B,) if it is measured."""
 
-    def __init__(self, model: nn.Module, preprocessing: Preprocessing):
+    def __init__(self, run: Run, model: nn.Module):
         super().__init__()
-        self.model = model
+        self.model, self.temperature, self.novelty = model, run.temperature, Novelty.of_run(run)
         self.mean: Tensor
         self.std: Tensor
-        self.register_buffer("mean", torch.tensor(preprocessing.mean).view(1, -1, 1, 1))
-        self.register_buffer("std", torch.tensor(preprocessing.std).view(1, -1, 1, 1))
+        self.register_buffer("mean", torch.tensor(run.preprocessing.mean).view(1, -1, 1, 1))
+        self.register_buffer("std", torch.tensor(run.preprocessing.std).view(1, -1, 1, 1))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return OUTPUTS if self.novelty is not None else OUTPUTS[:2]
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
-        logits = self.model((pixels - self.mean) / self.std)
-        return logits, logits.softmax(dim=-1)  # correct for the article's log-probabilities too
+        return self.results(*represent(self.model, (pixels - self.mean) / self.std))
+
+    def results(self, logits: Tensor, representations: Representations) -> tuple[Tensor, ...]:
+        found = (logits, calibrated(logits, self.temperature))  # correct for the article's log-probabilities too
+        return found if self.novelty is None else (*found, self.novelty.score(representations))
 
 
 class Full(Lean):
     """The same with masks and intermediates: see MEANINGS."""
 
     model: ViT
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        return (*super().outputs, *INTERMEDIATES)
 
     def forward(self, pixels: Tensor, head_mask: Tensor, token_mask: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         taps: Taps = {}
@@ -81,7 +96,7 @@ class Full(Lean):
         )
         key_mask = self.model.token_mask(kept)
         lens = torch.stack([self.model.classify(tokens, key_mask) for tokens in stream_layers(taps, depth)], dim=1)
-        return logits, logits.softmax(dim=-1), attention, lens, *qkv
+        return *self.results(logits, representations_in(self.model, taps)), attention, lens, *qkv
 
 
 def require_export_packages() -> None:
@@ -93,13 +108,12 @@ def build_graph(run: Run, model: nn.Module, full: bool) -> ModelProto:
     config = run.config.model
     pixels = torch.rand(3, config.channels, *config.image_size, generator=torch.Generator().manual_seed(0))
     inputs: dict[str, Tensor] = {"pixels": pixels}
-    outputs: tuple[str, ...] = OUTPUTS
-    wrapped = Lean(model, run.preprocessing)
+    wrapped = Lean(run, model)
     if full:
         assert isinstance(model, ViT), "only a ViT has a full graph"
         inputs |= default_masks(model)
-        outputs += INTERMEDIATES
-        wrapped = Full(model, run.preprocessing)
+        wrapped = Full(run, model)
+    outputs = wrapped.outputs
     proto = _trace(wrapped.eval(), inputs, outputs)
     if full:
         _make_optional(proto, inputs)
@@ -202,6 +216,7 @@ def make_masks_required(proto: ModelProto) -> None:
 def describe(run: Run, model: nn.Module, meanings: dict[str, str]) -> dict[str, Any]:
     """Return the file's metadata; each value is stored as JSON."""
     similarity = position_similarity(model) if isinstance(model, ViT) else None
+    calibration = run.record.calibration
     return {
         "run": run.path.resolve().name,
         "vitreous_version": vitreous.__version__,
@@ -211,6 +226,8 @@ def describe(run: Run, model: nn.Module, meanings: dict[str, str]) -> dict[str, 
         "model": run.config.model.model_dump(mode="json"),
         "parameters": count_parameters(model),
         "accuracy": run.record.results.test.accuracy if run.record.results.test else None,
+        "temperature": run.temperature,
+        "novelty": calibration is not None and calibration.novelty is not None,
         "position_similarity": None if similarity is None else _rounded_rows(similarity),
         "meanings": meanings,
     }

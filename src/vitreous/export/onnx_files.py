@@ -36,7 +36,8 @@ def export_onnx(run: Run, path: Path, full: bool = True, *, for_browser: bool = 
     """Write the run's model to `path` as one ONNX file, after checking it; a failed check leaves no file.
 
     `full` (ViTs only) adds the optional inputs `head_mask` and `token_mask` and the outputs `attention`, `lens`,
-    `queries`, `keys` and `values`. Otherwise the graph is `pixels` → `logits`, `probabilities`. `for_browser`: once
+    `queries`, `keys` and `values`. Otherwise the graph is `pixels` → `logits`, `probabilities` and, where the run
+    measures it, `novelty`. `for_browser`: once
     the file is checked, the masks lose their defaults.
     """
     require_export_packages()

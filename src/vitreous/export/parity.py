@@ -104,13 +104,13 @@ def _random_masks(model: ViT, count: int) -> dict[str, Tensor]:
 
 @torch.inference_mode()
 def _expected(run: Run, model: nn.Module, pixels: Tensor, masks: dict[str, Tensor]) -> dict[str, Tensor]:
-    lean = Lean(model, run.preprocessing).eval()
+    lean = Lean(run, model).eval()
     expected = {"one logits": lean(pixels[:1])[0]}
-    expected |= zip(OUTPUTS, lean(pixels), strict=True)
+    expected |= zip(lean.outputs, lean(pixels), strict=True)
     if masks:
         assert isinstance(model, ViT)
-        full = Full(model, run.preprocessing).eval()
-        names = (*OUTPUTS, *INTERMEDIATES)
+        full = Full(run, model).eval()
+        names = full.outputs
         # the outputs are compared with the plain forward, the intermediates with the tapped one
         expected = dict(zip(names, full(pixels, **default_masks(model)), strict=True)) | expected
         expected |= {f"masked {name}": value for name, value in zip(names, full(pixels, **masks), strict=True)}

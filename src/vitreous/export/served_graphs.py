@@ -24,7 +24,7 @@ from vitreous.downloads.files import atomic_write_bytes, locked, sha256_of
 from vitreous.errors import ExportError
 from vitreous.runs import BUNDLED, WEIGHTS, Run
 
-GRAPH_FORMAT = 2  # increased when the graph changes, so that cached files of an older form are not used
+GRAPH_FORMAT = 3  # increased when the graph changes, so that cached files of an older form are not used
 GraphKind = Literal["lean", "full"]
 _UNFINISHED = ".export-"  # prefix of the folders that exports under way write to
 

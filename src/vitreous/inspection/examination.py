@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitreous.evaluation.prediction import calibrated
 from vitreous.inspection import attention, relevance, removal
 from vitreous.inspection.cells import Array, Cells, patch_cells, plain_cells
 from vitreous.inspection.faithfulness import Faithfulness, judge
@@ -137,13 +138,15 @@ def examine(
     target: int | None = None,
     patch: int | None = None,
     cells: Cells | None = None,
+    temperature: float = 1.0,
     integration_steps: int | None = None,
     random_orders: int | None = None,
 ) -> Examination:
     """Examine one normalised image (C, height, width); the model and the random state are left unchanged.
 
     `target`: the class to explain; None: the predicted one. `patch`: the patch whose attention is shown; None: the one
-    with the largest occlusion effect. `cells`: the grid for models without patches; a ViT has its own.
+    with the largest occlusion effect. `cells`: the grid for models without patches; a ViT has its own. `temperature`: of
+    the run; probabilities and odds are those of logits / temperature.
     `integration_steps` and `random_orders`: None means 48 and 32, or 24 and 10 above 128 × 128 pixels. That is some
     four thousand forward passes for small images, five hundred for large ones.
     """
@@ -160,15 +163,16 @@ def examine(
         fill = background(image)
         masks = torch.as_tensor(cells.masks(), device=image.device)
         maps = _pixel_maps(model, image, fill, cells, trace, integration_steps or (48 if is_small else 24))
-        on_cells = {"occlusion": removal.occlusion(model, image, fill, masks, trace.target)}
+        on_cells = {"occlusion": removal.occlusion(model, image, fill, masks, trace.target, temperature)}
         if isinstance(model, ViT):
-            on_cells |= _patch_maps(model, image, trace)
+            on_cells |= _patch_maps(model, image, trace, temperature)
         maps |= {name: Map(name, _array(values).reshape(cells.grid)) for name, values in on_cells.items()}
         maps = {name: maps[name] for name in MAPS if name in maps}
         faithfulness = judge(
             model, image, fill, masks, trace.target, {name: drawn.cells for name, drawn in maps.items()},
             random_orders=random_orders or (32 if is_small else 10),
             most_steps=49 if is_small else 12,  # 49: cell by cell for 4 × 4 patches of 28 × 28 pixels
+            temperature=temperature,
         )  # fmt: skip
         if patch is None:
             patch = int(maps["occlusion"].cells.argmax())
@@ -176,12 +180,12 @@ def examine(
             target=trace.target,
             prediction=int(trace.logits.argmax()),
             logits=_array(trace.logits),
-            probabilities=_array(trace.logits.softmax(dim=-1)),
+            probabilities=_array(calibrated(trace.logits, temperature)),
             cells=cells,
             maps=maps,
             faithfulness=faithfulness,
             integration_gap=_integration_gap(model, fill, trace, maps["integrated-gradients"]),
-            **(_vit_fields(model, image, trace, patch) if isinstance(model, ViT) else {}),
+            **(_vit_fields(model, image, trace, patch, temperature) if isinstance(model, ViT) else {}),
         )
 
 
@@ -198,7 +202,7 @@ def _pixel_maps(
     return {name: Map(name, cells.total(_array(values)), _array(values)) for name, values in maps.items()}
 
 
-def _patch_maps(model: ViT, image: Tensor, trace: relevance.Trace) -> dict[str, Tensor]:
+def _patch_maps(model: ViT, image: Tensor, trace: relevance.Trace, temperature: float) -> dict[str, Tensor]:
     """Return the maps (P,) that only a ViT has."""
     layers = [layer[0] for layer in attention.attention_layers(trace.taps, model.config.depth)]
     pooling = attention.pooling_weights(model, trace.taps, trace.patch_mask)[0].detach()
@@ -209,16 +213,18 @@ def _patch_maps(model: ViT, image: Tensor, trace: relevance.Trace) -> dict[str, 
         "last-attention": pooling @ layers[-1].mean(dim=0),
     }
     maps = {name: values[int(model.config.has_class_token) :] for name, values in over_tokens.items()}
-    removed = removal.patch_effects(model, image, trace.target)
+    removed = removal.patch_effects(model, image, trace.target, temperature)
     return maps if removed is None else maps | {"patch-removal": removed}
 
 
-def _vit_fields(model: ViT, image: Tensor, trace: relevance.Trace, patch: int) -> dict[str, Any]:
+def _vit_fields(
+    model: ViT, image: Tensor, trace: relevance.Trace, patch: int, temperature: float
+) -> dict[str, Any]:
     weights = torch.cat(attention.attention_layers(trace.taps, model.config.depth))  # (L, H, N, N)
     return {
         "attention": Attention(_array(weights), model.config.grid, patch),
-        "logit_lens": _array(removal.logit_lens(model, trace.taps).softmax(dim=-1)),
-        "head_effects": _array(removal.head_effects(model, image, trace.target)),
+        "logit_lens": _array(calibrated(removal.logit_lens(model, trace.taps), temperature)),
+        "head_effects": _array(removal.head_effects(model, image, trace.target, temperature)),
     }
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitreous.evaluation.prediction import calibrated
 from vitreous.inspection.cells import Array
 from vitreous.inspection.query import batched_logits
 
@@ -68,6 +69,7 @@ def judge(
     *,
     random_orders: int,
     most_steps: int,
+    temperature: float = 1.0,
 ) -> Faithfulness:
     """Score maps of (rows, columns) cells; `maps` must include occlusion."""
     cells = len(cell_masks)
@@ -85,7 +87,7 @@ def judge(
         probabilities = []
         for one in changed:
             images = torch.where(one[:, cell_of_pixel][:, None], end[None], start[None])
-            probabilities.append(batched_logits(model, images).softmax(dim=-1)[:, target])
+            probabilities.append(calibrated(batched_logits(model, images), temperature)[:, target])
         return torch.stack(probabilities).double().cpu().numpy()
 
     deletion, insertion = curves(image, fill), curves(fill, image)

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from vitreous.data.datasets import Split
 from vitreous.data.preprocessing import ImageLike
 from vitreous.errors import VitreousError
+from vitreous.evaluation.novelty import Novelty
+from vitreous.evaluation.prediction import compute_representations
 from vitreous.hardware import prepare
 from vitreous.inspection.query import LookError
 from vitreous.inspection.removal import ReducedViT
@@ -120,7 +122,16 @@ def _model_input(
                 notes += (f"{run.config.name} was surveyed on this image alone, not on test images: {error}",)
     to_input = run.preprocessing.to_input
     survey_images = to_input(test.batch(slice(SURVEY_IMAGES))) if test is not None and len(test) else None
-    return ModelInput(model, run.config, to_input(pixels[None])[0], survey_images), pixels, label, notes
+    novelty = Novelty.of_run(run)
+    if novelty is not None:
+        score = float(novelty.score(compute_representations(model, pixels[None], run.preprocessing)[1]))
+        if score > 1:
+            notes += (
+                f"unlike the images that {run.config.name} was trained on (novelty {score:.2g}; above 1 is unlike): do"
+                " not trust its prediction",
+            )
+    shown = ModelInput(model, run.config, to_input(pixels[None])[0], survey_images, run.temperature)
+    return shown, pixels, label, notes
 
 
 def _test_split(run: Run) -> Split:

@@ -1,7 +1,8 @@
 """Effects of removing parts: pixels of a cell (occlusion), a patch, a head; and the logit lens.
 
 Shapes: C channels, `height` × `width` pixels, L layers, H heads, P cells or patches, K classes. One image.
-An effect is the drop of log₁₀ odds of the target (`query.log_odds`): positive where the prediction needs the part.
+An effect is the drop of log₁₀ odds of the target (`query.log_odds`): positive where the prediction needs the part. Odds
+are those of the probabilities that are reported, so logits are divided by the run's temperature.
 """
 
 from __future__ import annotations
@@ -64,13 +65,15 @@ class ReducedViT(ViT):
         return super().classify(x, self.token_mask(self.kept_patches) if key_mask is None else key_mask, taps)
 
 
-def occlusion(model: nn.Module, image: Tensor, fill: Tensor, cell_masks: Tensor, target: int) -> Tensor:
+def occlusion(
+    model: nn.Module, image: Tensor, fill: Tensor, cell_masks: Tensor, target: int, temperature: float = 1.0
+) -> Tensor:
     """Return the effect (P,) of replacing the pixels of each cell (P, height, width) by `fill` (C, height, width)."""
     occluded = torch.where(cell_masks[:, None], fill[None], image[None])  # (P, C, height, width)
-    return _drop(model, image, batched_logits(model, occluded), target)
+    return _drop(model, image, batched_logits(model, occluded), target, temperature)
 
 
-def patch_effects(model: ViT, image: Tensor, target: int) -> Tensor | None:
+def patch_effects(model: ViT, image: Tensor, target: int, temperature: float = 1.0) -> Tensor | None:
     """Return the effect (P,) of removing each patch from attention and pooling; None for a model with one patch.
 
     No pixel changes, so this also shows where an empty patch matters.
@@ -79,16 +82,17 @@ def patch_effects(model: ViT, image: Tensor, target: int) -> Tensor | None:
     if patches == 1:
         return None
     masks = ~torch.eye(patches, dtype=torch.bool, device=image.device)
-    return _drop(model, image, batched_logits(model, image[None].expand(patches, -1, -1, -1), masks), target)
+    reduced = batched_logits(model, image[None].expand(patches, -1, -1, -1), masks)
+    return _drop(model, image, reduced, target, temperature)
 
 
 @torch.no_grad()
-def head_effects(model: ViT, image: Tensor, target: int) -> Tensor:
+def head_effects(model: ViT, image: Tensor, target: int, temperature: float = 1.0) -> Tensor:
     """Return the effect (L, H) of setting the output of each head to zero."""
     L, H = model.config.depth, model.config.num_heads
     masks = 1 - torch.eye(L * H, dtype=image.dtype, device=image.device)
     logits = torch.cat([model(image[None], head_mask=mask.view(L, H)) for mask in masks])
-    return _drop(model, image, logits, target).view(L, H)
+    return _drop(model, image, logits, target, temperature).view(L, H)
 
 
 @torch.no_grad()
@@ -98,5 +102,6 @@ def logit_lens(model: ViT, taps: Taps) -> Tensor:
     return model.classify(stream)
 
 
-def _drop(model: nn.Module, image: Tensor, reduced: Tensor, target: int) -> Tensor:
-    return log_odds(batched_logits(model, image[None]), target) - log_odds(reduced, target)
+def _drop(model: nn.Module, image: Tensor, reduced: Tensor, target: int, temperature: float) -> Tensor:
+    whole = batched_logits(model, image[None])
+    return log_odds(whole / temperature, target) - log_odds(reduced / temperature, target)

@@ -40,6 +40,7 @@ class ModelInput:
     config: Config
     image: Tensor  # (C, height, width), normalised
     survey_images: Tensor | None = None  # (B, C, height, width); None: survey over `image` alone
+    temperature: float = 1.0  # of the run
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,9 @@ def examine_models(
                 model=each.model,
                 config=each.config,
                 pixels=convert(torch.as_tensor(pixels)[None], size, len(pixels))[0].numpy(),
-                result=examine(each.model, each.image, target=target, patch=of_patch, cells=cells),
+                result=examine(
+                    each.model, each.image, target=target, patch=of_patch, cells=cells, temperature=each.temperature
+                ),
                 survey=survey(each.model, over) if isinstance(each.model, ViT) else None,
                 style=styles[name],
                 opens_at="readout" if of_patch is None else f"patch-{of_patch}",

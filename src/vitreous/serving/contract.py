@@ -14,7 +14,7 @@ from vitreous.serving.limits import Limits
 from vitreous.serving.responses import Problem
 
 Responses = dict[int | str, dict[str, Any]]
-Want = Literal["probabilities", "attention", "lens", "qkv", "rollout", "patch_removal", "relevance"]
+Want = Literal["probabilities", "novelty", "attention", "lens", "qkv", "rollout", "patch_removal", "relevance"]
 WANTS: tuple[Want, ...] = get_args(Want)
 
 Vector = list[float]
@@ -78,6 +78,8 @@ class Prediction(BaseModel):
     label: str | None = None
     probability: float | None = None
     probabilities: dict[str, float] | None = None
+    novelty: float | None = Field(None, description="relative to a threshold; null where the run does not measure it")
+    unlike: bool | None = Field(None, description="novelty > 1: unlike the training images, so do not trust it")
     notes: list[str] | None = Field(None, description="what was done to turn the image into the model's input")
     error: str | None = Field(None, description="why this image cannot be read; the other fields are then missing")
 
@@ -91,6 +93,7 @@ class Look(BaseModel):
     """What was wanted; null where the model has no such thing. The four large arrays have five significant digits."""
 
     probabilities: Vector | None = Field(None, description="classes")
+    novelty: float | None = Field(None, description="above 1: unlike the training images")
     attention: LayersAndHeads | None = Field(None, description="layers × heads × tokens × tokens")
     lens: Matrix | None = Field(None, description="(layers + 1) × classes: probabilities")
     queries: LayersAndHeads | None = Field(None, description="layers × heads × tokens × head width")

@@ -55,6 +55,8 @@ class Engine:
     ):
         self.session, self.limits, self.batch_images, self._count_batch = session, limits, batch_images, count_batch
         self.in_thread, self._executor = in_thread, ThreadPoolExecutor(1, "vitreous-engine")
+        self.has_novelty = any(output.name == "novelty" for output in session.get_outputs())
+        self._outputs = ["probabilities", "novelty"] if self.has_novelty else ["probabilities"]
         self._jobs: deque[Job] = deque()
         self._is_running = False  # a batch is scheduled or running
         self.waiting = 0  # images submitted that have no result yet
@@ -64,7 +66,10 @@ class Engine:
             raise busy(429, f"{self.waiting} images are already waiting for this model; try again")
 
     async def predict(self, pixels: Pixels) -> np.ndarray:
-        """Return the probabilities (B, classes); raise a Problem 429 when too many images are waiting."""
+        """Return the probabilities (B, classes), with the novelty as one more column where the graph has it.
+
+        Raise a Problem 429 when too many images are waiting.
+        """
         self.check_room(len(pixels))
         loop = asyncio.get_running_loop()
         job = Job(pixels, loop.create_future())
@@ -126,7 +131,8 @@ class Engine:
             batch = pixels[start : start + self.batch_images]
             self._count_batch(len(batch))
             scaled = batch.astype(np.float32) / np.float32(255)
-            outputs.append(self.session.run(["probabilities"], {"pixels": scaled})[0])
+            found = self.session.run(self._outputs, {"pixels": scaled})
+            outputs.append(found[0] if len(found) == 1 else np.column_stack(found))
         return np.concatenate(outputs)
 
 

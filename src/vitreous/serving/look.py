@@ -98,18 +98,19 @@ def look(model: ServedModel, inputs: LookInputs, check: Callable[[], None] = lam
     keys = [key for want in WANTS if want in inputs.want for key in _KEYS.get(want, (want,))]
     config = model.vit
     if config is None:
-        found: dict[str, Any] = dict.fromkeys(keys)
-        if "probabilities" in found:
-            found["probabilities"] = model.engine.session.run(["probabilities"], {"pixels": pixels})[0][0]
-        return found
-    outputs = [key for key in keys if key not in _COMPUTED]
+        known = [key for key in keys if key == "probabilities" or (key == "novelty" and model.engine.has_novelty)]
+        values = model.engine.session.run(known, {"pixels": pixels}) if known else []
+        return dict.fromkeys(keys) | {key: value[0] for key, value in zip(known, values, strict=True)}
+    missing = [key for key in keys if key == "novelty" and not model.engine.has_novelty]
+    outputs = [key for key in keys if key not in (*_COMPUTED, *missing)]
     if "rollout" in keys and "attention" not in keys:
         outputs.append("attention")
     values = model.full.run(outputs, {"pixels": pixels, **inputs.masks}) if outputs else []
     arrays = {name: value[0] for name, value in zip(outputs, values, strict=True)}
-    found = {name: _shortened(array) if name in _LARGE else array for name, array in arrays.items() if name in keys}
+    found: dict[str, Any] = dict.fromkeys(missing)
+    found |= {name: _shortened(array) if name in _LARGE else array for name, array in arrays.items() if name in keys}
     if "lens" in keys:
-        found["lens"] = _softmax(arrays["lens"])
+        found["lens"] = _softmax(arrays["lens"] / np.float32(model.run.temperature))
     if "rollout" in keys:
         found["rollout"] = _rollout(arrays["attention"], config, inputs.token_mask)
     if "patch_removal" in keys:

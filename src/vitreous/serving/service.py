@@ -95,8 +95,8 @@ class Service:
         if not images:
             raise _nothing_readable([one for one in prepared if isinstance(one, ImageProblem)])
         pixels = np.concatenate([image.pixels[None] for image in images])
-        probabilities = await model.engine.predict(pixels)
-        return orjson.dumps({"model": model.id, "predictions": _predictions(model, prepared, probabilities)})
+        found = await model.engine.predict(pixels)
+        return orjson.dumps({"model": model.id, "predictions": _predictions(model, prepared, found)})
 
     async def look(self, headers: Headers, receive: Receive) -> ApiResponse:
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
@@ -112,7 +112,9 @@ class Service:
         request = LookRequest.parse(body)
         model = self.find(request.model)
         found = look.look(model, look.check_request(request, model, self.limits), check)
-        contiguous = {key: None if array is None else np.ascontiguousarray(array) for key, array in found.items()}
+        contiguous = {
+            key: np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value for key, value in found.items()
+        }
         return orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY)
 
     async def samples(self) -> bytes:
@@ -138,15 +140,16 @@ def _nothing_readable(problems: list[ImageProblem]) -> Problem:
     return Problem(422, detail, errors=errors)
 
 
-def _predictions(model: ServedModel, prepared: Prepared, probabilities: np.ndarray) -> list[dict[str, Any]]:
+def _predictions(model: ServedModel, prepared: Prepared, found: np.ndarray) -> list[dict[str, Any]]:
     """Return one entry per image in the order sent; an unreadable image has an `error` instead of a prediction."""
-    class_names, rows = model.run.class_names, iter(probabilities.tolist())
+    class_names, rows = model.run.class_names, iter(found.tolist())
     predictions: list[dict[str, Any]] = []
     for image in prepared:
         if isinstance(image, ImageProblem):
             predictions.append({"name": image.name, "error": image.detail})
             continue
         row = [round(probability, 6) for probability in next(rows)]
+        novelty = row.pop() if model.engine.has_novelty else None
         highest = max(row)
         predictions.append(
             {
@@ -154,6 +157,8 @@ def _predictions(model: ServedModel, prepared: Prepared, probabilities: np.ndarr
                 "label": class_names[row.index(highest)],
                 "probability": highest,
                 "probabilities": dict(zip(class_names, row, strict=True)),
+                "novelty": novelty,
+                "unlike": None if novelty is None else novelty > 1,
                 "notes": image.notes,
             }
         )

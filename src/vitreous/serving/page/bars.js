@@ -6,12 +6,13 @@
  * @property {string} name
  * @property {"vit" | "cnn"} kind
  * @property {Float32Array | null} probabilities
+ * @property {boolean} unlike  whether the image is unlike those the model was trained on
  * @property {Float32Array | null} before  the probabilities with nothing removed; null if nothing is removed
  */
 
 import { make, setAttributes, setText } from "./dom.js";
 import { argmax } from "./vit-maths.js";
-import { percent } from "./words.js";
+import { percent, unlikeSentence } from "./words.js";
 
 const MARKERS = { vit: "M6 1.2a4.8 4.8 0 1 0 0 9.6a4.8 4.8 0 1 0 0-9.6z", cnn: "M1.8 1.8h8.4v8.4h-8.4z" };
 
@@ -57,6 +58,7 @@ export class Bars {
   /** @type {Column[]} */
   #columns = [];
   #fitted = "";
+  #unlike = make("p", { id: "unlike", class: "unlike" });
 
   /** @param {HTMLElement} place */
   constructor(place) {
@@ -67,6 +69,7 @@ export class Bars {
   paint(predictions, classNames) {
     this.#fit(predictions, classNames);
     predictions.forEach((prediction, m) => this.#columns[m].paint(prediction, classNames));
+    setText(this.#unlike, unlikeSentence(predictions));
   }
 
   /** @param {Prediction[]} predictions @param {string[]} classNames */
@@ -87,7 +90,8 @@ export class Bars {
     this.place.style.setProperty("--models", String(predictions.length));
     const longest = Math.max(...classNames.map((name) => name.length));
     this.place.style.setProperty("--label", longest > 2 ? `${Math.min(longest, 10)}ch` : "18px");
-    this.place.replaceChildren(make("div", { class: "prediction-heads" }, ...this.#columns.map(({ head }) => head)), table);
+    const heads = make("div", { class: "prediction-heads" }, ...this.#columns.map(({ head }) => head));
+    this.place.replaceChildren(heads, this.#unlike, table);
   }
 }
 

@@ -10,7 +10,7 @@
 import { isViT } from "./engine.js";
 import { sameClasses } from "./session.js";
 import { argmax, sum } from "./vit-maths.js";
-import { describePatches, percent, placeName, thousands } from "./words.js";
+import { describePatches, percent, placeName, thousands, unlikeSentence } from "./words.js";
 
 /** @param {Session} session @param {ViTModel} vit @param {Overlay} overlay  the map's */
 export function mapCaption(session, vit, overlay) {
@@ -98,7 +98,7 @@ export function announcement(session) {
     const best = argmax(probabilities);
     return `${name}: ${session.classNames[best]}, ${percent(probabilities[best])}.`;
   });
-  return joined(...sentences);
+  return joined(...sentences, unlikeSentence(session.predictions()));
 }
 
 /** @param {string[]} sentences */

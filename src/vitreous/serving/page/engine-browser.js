@@ -45,18 +45,19 @@ export class BrowserEngine {
     const pixels = Float32Array.from(bytes, (value) => value / 255);
     const image = { data: pixels, dims: [1, model.channels, ...model.image_size] };
     if (!isViT(model) || model.lean) {
-      const { probabilities } = await this.#run(model, { pixels: image }, ["probabilities"]);
-      return { probabilities: probabilities.data };
+      const predicted = outputsFor(model, ["probabilities", "novelty"]);
+      const { probabilities, novelty } = await this.#run(model, { pixels: image }, predicted);
+      return { probabilities: probabilities.data, novelty: novelty?.data[0] ?? null };
     }
     const masks = masksFor(model, headMask, tokenMask);
-    const outputs = outputsFor(want);
+    const outputs = outputsFor(model, want);
     const found = outputs.length > 0 ? await this.#run(model, { pixels: image, ...masks }, outputs) : {};
     /** @type {LookResult} */
-    const result = { probabilities: found.probabilities?.data };
+    const result = { probabilities: found.probabilities?.data, novelty: found.novelty?.data[0] ?? null };
     for (const name of /** @type {const} */ (["attention", "queries", "keys", "values"])) {
       if (found[name]) result[name] = withoutBatch(found[name]);
     }
-    if (found.lens) result.lens = softmaxRows(withoutBatch(found.lens));
+    if (found.lens) result.lens = softmaxRows(withoutBatch(found.lens), model.temperature);
     if (want.includes("rollout") && result.attention) result.rollout = rollout(result.attention, model, tokenMask);
     if (want.includes("patch_removal")) result.patch_removal = await this.#patchRemoval(model, pixels, masks, signal);
     if (want.includes("relevance")) result.relevance = null;
@@ -197,11 +198,12 @@ function masksFor(model, headMask, tokenMask) {
   };
 }
 
-/** @param {Want[]} want @returns {string[]} */
-function outputsFor(want) {
+/** @param {Model} model @param {Want[]} want @returns {string[]} */
+function outputsFor(model, want) {
   /** @type {Partial<Record<Want, string[]>>} */
   const outputs = {
     probabilities: ["probabilities"],
+    novelty: model.novelty ? ["novelty"] : [],
     attention: ["attention"],
     lens: ["lens"],
     qkv: ["queries", "keys", "values"],
@@ -215,8 +217,9 @@ function withoutBatch({ data, dims }) {
   return { data, shape: dims.slice(1) };
 }
 
-/** @param {Tensor} tensor  (rows, columns) @returns {Tensor} */
-function softmaxRows({ data, shape: [rows, columns] }) {
-  const parts = range(rows).map((row) => softmax(data.subarray(row * columns, (row + 1) * columns)));
+/** @param {Tensor} tensor  (rows, columns) @param {number} temperature @returns {Tensor} */
+function softmaxRows({ data, shape: [rows, columns] }, temperature) {
+  const scaled = data.map((logit) => logit / temperature);
+  const parts = range(rows).map((row) => softmax(scaled.subarray(row * columns, (row + 1) * columns)));
   return { data: concatenate(parts), shape: [rows, columns] };
 }

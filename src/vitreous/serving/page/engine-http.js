@@ -35,6 +35,7 @@ export class HttpEngine {
     const found = await jsonOf(fetch("v1/look", { method: "POST", headers, body, signal }));
     return {
       probabilities: vector(found.probabilities),
+      novelty: found.novelty,
       attention: tensor(found.attention),
       lens: tensor(found.lens),
       queries: tensor(found.queries),

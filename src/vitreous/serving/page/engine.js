@@ -15,6 +15,8 @@
  * @property {number} channels
  * @property {number} parameters
  * @property {number | null} accuracy
+ * @property {number} temperature  probabilities are softmax(logits / temperature)
+ * @property {boolean} novelty  whether it measures how unlike its training images an image is
  * @property {string} [run]  the run's folder, if the server names it
  * @property {string} [onnx]  the graph's address, if the browser runs it
  * @property {boolean} [lean]  the graph takes only pixels
@@ -38,7 +40,7 @@
  * @property {boolean} exact  false where a token sees more than its cell
  * @property {string} note  a caveat for the reader; usually empty
  *
- * @typedef {"probabilities" | "attention" | "lens" | "qkv" | "rollout" | "patch_removal" | "relevance"} Want
+ * @typedef {"probabilities" | "novelty" | "attention" | "lens" | "qkv" | "rollout" | "patch_removal" | "relevance"} Want
  *
  * @typedef {object} LookRequest
  * @property {Uint8Array} pixels  28×28, light on dark
@@ -48,6 +50,7 @@
  *
  * @typedef {object} LookResult  what was wanted; null where this engine cannot compute it
  * @property {Float32Array} [probabilities]  (classes,)
+ * @property {number | null} [novelty]  above 1: unlike the images the model was trained on; null: not measured
  * @property {Tensor} [attention]  (L, H, N, N), [query, key]
  * @property {Tensor} [lens]  (L + 1, classes): the probabilities read out after the embedding and after each layer
  * @property {Tensor} [queries]  (L, H, N, K), as are keys and values

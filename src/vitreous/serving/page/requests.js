@@ -65,7 +65,7 @@ export class Requests {
     const masks = session.masks();
     const isRemoving = masks.headMask !== null || masks.tokenMask !== null;
     /** @type {LookRequest} */
-    const plain = { pixels, headMask: null, tokenMask: null, want: ["probabilities"] };
+    const plain = { pixels, headMask: null, tokenMask: null, want: ["probabilities", "novelty"] };
     const covered = vit && masks.tokenMask ? blanked(pixels, vit, state.removedPatches) : null;
     try {
       const [vitResult, vitBefore, cnnResult, cnnBefore] = await Promise.all([
@@ -85,6 +85,7 @@ export class Requests {
         },
         cnn: cnnResult,
         before: { vit: vitBefore?.probabilities ?? null, cnn: cnnBefore?.probabilities ?? null },
+        novelty: { vit: (vitBefore ?? vitResult)?.novelty ?? null, cnn: (cnnBefore ?? cnnResult)?.novelty ?? null },
       };
       session.slowMaps.stale = true;
       showError(null);
@@ -103,7 +104,7 @@ export class Requests {
   #liveWants() {
     const { state, slowMaps } = this.session;
     /** @type {Want[]} */
-    const want = ["probabilities", "attention", "lens", "rollout"];
+    const want = ["probabilities", "novelty", "attention", "lens", "rollout"];
     if (state.key !== null) want.push("qkv");
     const isLive = slowMaps.milliseconds < LIVE_COST;
     if (isLive && (state.view === "patch_removal" || state.view === "relevance")) want.push(state.view);

@@ -10,6 +10,7 @@
  * @property {LookResult | null} vit
  * @property {LookResult | null} cnn
  * @property {{ vit: Float32Array | null, cnn: Float32Array | null }} before  the probabilities with nothing removed
+ * @property {{ vit: number | null, cnn: number | null }} novelty  with nothing removed
  */
 
 import { EngineError, isViT } from "./engine.js";
@@ -23,7 +24,8 @@ export const KINDS = /** @type {const} */ (["vit", "cnn"]);
 
 /** @returns {Results} */
 export function noResults() {
-  return { pixels: new Uint8Array(SIDE * SIDE), vit: null, cnn: null, before: { vit: null, cnn: null } };
+  const none = { vit: null, cnn: null };
+  return { pixels: new Uint8Array(SIDE * SIDE), ...none, before: none, novelty: none };
 }
 
 export class Session {
@@ -108,7 +110,8 @@ export class Session {
     return KINDS.flatMap((kind) => {
       const model = this[kind];
       const probabilities = results[kind]?.probabilities ?? null;
-      return model === null ? [] : [{ name: model.name, kind, probabilities, before: results.before[kind] }];
+      const unlike = (results.novelty[kind] ?? 0) > 1;
+      return model === null ? [] : [{ name: model.name, kind, probabilities, unlike, before: results.before[kind] }];
     });
   }
 
@@ -139,7 +142,9 @@ export class Session {
     this.#resultsOf = { vit, cnn };
     for (const kind of KINDS) {
       if (this[kind] === old[kind]) continue;
-      this.results = { ...this.results, [kind]: null, before: { ...this.results.before, [kind]: null } };
+      const { before, novelty } = this.results;
+      const dropped = { before: { ...before, [kind]: null }, novelty: { ...novelty, [kind]: null } };
+      this.results = { ...this.results, [kind]: null, ...dropped };
     }
     if (vit !== old.vit) {
       this.slowMaps = { stale: true, milliseconds: 0 };

@@ -30,6 +30,20 @@ export function describePatches(model) {
   return model.cells.exact ? `${count} of ${model.patch_size.join(" × ")} pixels` : count;
 }
 
+/**
+ * Return a warning where the image is unlike those that models were trained on, or nothing.
+ * @param {{ name: string, unlike: boolean }[]} predictions
+ */
+export function unlikeSentence(predictions) {
+  const names = predictions.filter(({ unlike }) => unlike).map(({ name }) => name);
+  if (names.length === 0) return "";
+  if (names.length < predictions.length) {
+    return `Unlike the images that ${names[0]} was trained on: do not trust its prediction.`;
+  }
+  if (names.length > 1) return "Unlike the images they were trained on: do not trust these predictions.";
+  return "Unlike the images it was trained on: do not trust this prediction.";
+}
+
 /** @param {number} count */
 export function thousands(count) {
   return count.toLocaleString("en").replaceAll(",", "\u2009");
