@@ -47,7 +47,7 @@ def list_folder(root: Path) -> Listing:
             )
         for label, class_name in enumerate(class_names):
             for path in classes.get(class_name, ()):
-                items.append(Item(_readable(path[start:]), path, label, name))
+                items.append(Item(readable(path[start:]), path, label, name))
     return Listing(items, class_names, tuple(notes))
 
 
@@ -57,8 +57,8 @@ def _sub_folders(folder: Path) -> list[Path]:
     except OSError as error:
         raise DataError(f"cannot read the folder {folder}: {error.strerror}") from None
     for entry in found:
-        if _readable(entry.name) != entry.name:  # class names go into records and reports
-            raise DataError(f"the name of the folder {_readable(str(entry))!r} is not UTF-8; rename the folder")
+        if readable(entry.name) != entry.name:  # class names go into records and reports
+            raise DataError(f"the name of the folder {readable(str(entry))!r} is not UTF-8; rename the folder")
     return found
 
 
@@ -66,7 +66,7 @@ def _is_junk(name: str) -> bool:
     return name.startswith(".") or name.lower() in JUNK
 
 
-def _readable(name: str) -> str:
+def readable(name: str) -> str:
     """Return a file's name with the bytes that are not UTF-8 escaped."""
     return name.encode("utf-8", "backslashreplace").decode("utf-8")
 
@@ -95,7 +95,7 @@ def _class_images(folder: Path, root: Path, empty: list[str], notes: list[str]) 
     classes: dict[str, list[str]] = {}
     others = 0
     for class_folder in _sub_folders(folder):
-        files = list(_files(class_folder))
+        files = list(files_below(class_folder))
         images = [path for path in files if path.lower().endswith(SUFFIXES)]
         others += len(files) - len(images)
         if images:
@@ -107,11 +107,11 @@ def _class_images(folder: Path, root: Path, empty: list[str], notes: list[str]) 
         notes.append(f"no {FORMATS} image in {join(map(repr, empty), most=5)}: left out, as no class")
     if others:
         whose = "its name" if others == 1 else "their names"
-        notes.append(f"{plural(others, 'file')} in {_readable(folder.name)}/ left out: no {FORMATS} by {whose}")
+        notes.append(f"{plural(others, 'file')} in {readable(folder.name)}/ left out: no {FORMATS} by {whose}")
     return classes
 
 
-def _files(folder: Path) -> Iterator[str]:
+def files_below(folder: Path | str) -> Iterator[str]:
     """Yield the files in a folder and below it, in the order of their names."""
     for parent, folders, files in os.walk(folder, followlinks=False):
         folders[:] = sorted(name for name in folders if not _is_junk(name))
@@ -126,6 +126,6 @@ def _note_strays(folder: Path, root: Path, notes: list[str]) -> None:
     if strays:
         where = folder.name if folder == root else f"{root.name}/{folder.name}"
         notes.append(
-            f"{plural(len(strays), 'file')} in {_readable(where)}/ beside the class folders left out, such as"
-            f" {_readable(strays[0])}"
+            f"{plural(len(strays), 'file')} in {readable(where)}/ beside the class folders left out, such as"
+            f" {readable(strays[0])}"
         )

@@ -157,5 +157,3 @@ def in_words(calibration: Calibration) -> str:
         f"temperature {calibration.temperature:.3g}, fitted on {calibration.images:,} validation images: calibration"
         f" error {before} before, {after} after"
     )
-
-

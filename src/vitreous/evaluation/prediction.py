@@ -213,6 +213,11 @@ class Prediction:
         """Whether the image is unlike those the model was trained on; None where that is not measured."""
         return None if self.novelty is None else self.novelty > 1
 
+    def most_probable(self, count: int | None = None) -> list[tuple[str, float]]:
+        """Return (class, probability), the most probable first; without `count`, all in the order of the classes."""
+        pairs = list(self.probabilities.items())
+        return pairs if count is None else sorted(pairs, key=lambda pair: -pair[1])[:count]
+
     def as_json(self) -> dict[str, Any]:
         return {
             "label": self.label,
@@ -247,15 +252,19 @@ def predict_images(run: Run, images: Sequence[Any] | Iterable[Any]) -> list[Pred
     prepared = [run.preprocessing.prepare(Path(image) if isinstance(image, str) else image) for image in images]
     if not prepared:
         return []
-    probabilities, novelty = predictor(torch.from_numpy(np.stack([one.pixels for one in prepared])))
+    pixels = torch.from_numpy(np.stack([one.pixels for one in prepared]))
+    return to_predictions(predictor, pixels, [one.notes for one in prepared])
+
+
+def to_predictions(predictor: Predictor, pixels: Tensor, notes: Sequence[tuple[str, ...]]) -> list[Prediction]:
+    """Predict uint8 images (n, C, H, W); `notes` are on how each was prepared."""
+    probabilities, novelty = predictor(pixels)
+    names = predictor.run.class_names
+    best = probabilities.argmax(dim=1).tolist()
+    scores = [None] * len(best) if novelty is None else novelty.tolist()
     return [
-        Prediction(
-            label=run.class_names[int(row.argmax())],
-            probability=float(row.max()),
-            probabilities={name: float(p) for name, p in zip(run.class_names, row, strict=True)},
-            pixels=one.pixels,
-            notes=one.notes,
-            novelty=None if novelty is None else float(novelty[index]),
+        Prediction(names[index], row[index], dict(zip(names, row, strict=True)), image, note, score)
+        for index, row, image, note, score in zip(
+            best, probabilities.tolist(), pixels.numpy(), notes, scores, strict=True
         )
-        for index, (row, one) in enumerate(zip(probabilities, prepared, strict=True))
     ]

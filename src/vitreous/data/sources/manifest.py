@@ -57,7 +57,7 @@ def _metadata_files(folder: Path) -> list[tuple[SplitName | None, Path]]:
 
 def has_labels(file: Path) -> bool:
     """Return whether the first row of a manifest has a path and a label."""
-    columns = list(next(_records(file, []), ("", {}))[1])
+    columns = list(next(read_records(file, []), ("", {}))[1])
     return find_column(columns, "path") is not None and find_column(columns, "label") is not None
 
 
@@ -65,7 +65,7 @@ def read_rows(path: Path, notes: list[str], split: SplitName | None = None, root
     """Return the rows of a manifest, without those that repeat one; `root` is what their names are relative to."""
     folder, rows, columns = path.parent, list[Row](), list[str]()
     known: dict[tuple[str, SplitName], str] = {}
-    for where, record in _records(path, notes):
+    for where, record in read_records(path, notes):
         if not columns:
             columns = list(record)
             path_column = require_column(columns, "path", path.name)
@@ -78,7 +78,7 @@ def read_rows(path: Path, notes: list[str], split: SplitName | None = None, root
         if not text:
             raise DataError(f"{path.name}: {where} has no path; fill it in, or remove the row")
         chosen = split or (to_split(record.get(split_column, ""), f"{path.name}: {where}") if split_column else "train")
-        name, file = _locate(folder, text, f"{path.name}: {where}")
+        name, file = locate(folder, text, f"{path.name}: {where}")
         other = known.setdefault((file, chosen), label)
         if other != label:
             raise DataError(
@@ -95,7 +95,7 @@ def read_rows(path: Path, notes: list[str], split: SplitName | None = None, root
     return unique
 
 
-def _locate(folder: Path, text: str, where: str) -> tuple[str, str]:
+def locate(folder: Path, text: str, where: str) -> tuple[str, str]:
     """Return a row's path as written, and where the file is."""
     if re.match(r"[a-z][a-z0-9+.]+://", text, re.IGNORECASE):
         raise DataError(f"{where} has the web address {quoted(text)}; download the images, and list their files")
@@ -123,7 +123,8 @@ def _check_paths(path: Path, rows: list[Row]) -> None:
 # --- files → records ---------------------------------------------------------------------------------------------
 
 
-def _records(path: Path, notes: list[str]) -> Iterator[Record]:
+def read_records(path: Path, notes: list[str]) -> Iterator[Record]:
+    """Yield the rows of a file, whatever their columns are."""
     try:
         data = read_plain(path, MAX_BYTES)
     except OSError as error:
