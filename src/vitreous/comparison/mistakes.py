@@ -23,6 +23,7 @@ from vitreous.data.datasets import Dataset, Split, duplicates_between
 from vitreous.errors import ConfigError
 from vitreous.evaluation import metrics
 from vitreous.evaluation.class_metrics import ClassMetrics
+from vitreous.evaluation.metrics import Interval
 from vitreous.evaluation.prediction import Evaluation, choose_split, compute_representations
 from vitreous.hardware import prepare
 from vitreous.reports.colors import model_styles
@@ -46,7 +47,7 @@ class ClassAccuracy:
     taken_for: tuple[str, int] | None  # the commonest wrong prediction, and how often
 
     @property
-    def interval(self) -> metrics.Interval | None:
+    def interval(self) -> Interval | None:
         """Wilson's; None for a class without images in the split."""
         return metrics.wilson_interval(self.correct, self.count) if self.count else None
 
@@ -98,7 +99,7 @@ class Mistakes:
         return sum(one.correct for one in self.classes)
 
     @property
-    def accuracy(self) -> metrics.Interval:
+    def accuracy(self) -> Interval:
         return metrics.wilson_interval(self.correct, self.count)
 
     @property

@@ -59,12 +59,13 @@ class Dataset:
         return len(self.class_names)
 
 
-def load_dataset(config: DataConfig, multiple_of: tuple[int, int] = (1, 1)) -> Dataset:
+def load_dataset(config: DataConfig, multiple_of: tuple[int, int] = (1, 1), longest_side: int | None = None) -> Dataset:
     """Load the data that `config` names, after fetching them if needed; split and convert them.
 
-    Where images of several sizes leave the size open, it is a multiple of `multiple_of`: the model's patch.
+    Where images of several sizes leave the size open, it is a multiple of `multiple_of`, the model's patch, and
+    at most `longest_side`.
     """
-    raw = _read(config, multiple_of)
+    raw = _read(config, multiple_of, longest_side)
     _check_classes(config.name, raw)
     notes = list(raw.notes)
     train, val, test = _split(config, raw, notes)
@@ -95,7 +96,7 @@ def load_dataset(config: DataConfig, multiple_of: tuple[int, int] = (1, 1)) -> D
     )  # fmt: skip
 
 
-def _read(config: DataConfig, multiple_of: tuple[int, int]) -> RawDataset:
+def _read(config: DataConfig, multiple_of: tuple[int, int], longest_side: int | None) -> RawDataset:
     name = config.name
     if name in DATASETS:
         return DATASETS[name].load()
@@ -108,7 +109,7 @@ def _read(config: DataConfig, multiple_of: tuple[int, int]) -> RawDataset:
         from vitreous.data.prepare import prepare
 
         with source.listed() as listing:
-            raw = prepare(listing, config, name, multiple_of)
+            raw = prepare(listing, config, name, multiple_of, longest_side)
         return dataclasses.replace(raw, notes=(*source.notes, *raw.notes))
     raise _unknown(name)
 

@@ -47,14 +47,20 @@ LISTED = 10  # bad files named in the error
 AnyListing = Listing | LazyListing
 
 
-def prepare(listing: AnyListing, config: DataConfig, source: str, multiple_of: tuple[int, int] = (1, 1)) -> RawDataset:
+def prepare(
+    listing: AnyListing,
+    config: DataConfig,
+    source: str,
+    multiple_of: tuple[int, int] = (1, 1),
+    longest_side: int | None = None,
+) -> RawDataset:
     """Return the images of a listing, from their prepared copy, which is made first where there is none.
 
-    `source` names the listing in messages. A default image size is rounded to a multiple of `multiple_of`.
+    `source` names the listing in messages. A default image size is at most `longest_side`, and a multiple of `multiple_of`.
     """
     identity = _identity(listing)
     notes = [] if isinstance(listing, LazyListing) else list(listing.notes)  # a copy has those of a lazy one
-    size, fit = _decide(listing, config, source, multiple_of, identity, notes)
+    size, fit = _decide(listing, config, source, multiple_of, longest_side or MAX_DEFAULT_SIDE, identity, notes)
     parts = [FORMAT, PIL.__version__, identity, size, config.channels, fit]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
     target = Target(size, config.channels, fit)
@@ -101,6 +107,7 @@ def _decide(
     config: DataConfig,
     source: str,
     multiple_of: tuple[int, int],
+    longest_side: int,
     identity: str,
     notes: list[str],
 ) -> tuple[tuple[int, int], Fit]:
@@ -110,24 +117,26 @@ def _decide(
         return config.image_size, config.fit
     extents = _extents(listing, source, identity)
     distinct = len(np.unique(extents, axis=0))
-    size = config.image_size or _default_size(extents, distinct, multiple_of)
+    size = config.image_size or _default_size(extents, distinct, multiple_of, longest_side)
     fit: Fit = config.fit or ("stretch" if has_aspect_of(extents, size) else "crop")
     is_as_it_was = distinct == 1 and tuple(extents[0].tolist()) == size
     if not is_as_it_was:
         what = f"images of {distinct} sizes" if distinct > 1 else f"images of {by(*extents[0].tolist())}"
         why = {"stretch": "stretched", "crop": "cropped in the centre", "letterbox": "with black borders"}[fit]
-        capped = config.image_size is None and max(np.median(extents, axis=0)) > MAX_DEFAULT_SIDE
-        bound = f", since {MAX_DEFAULT_SIDE} is the longest default side" if capped else ""
+        capped = config.image_size is None and max(np.median(extents, axis=0)) > longest_side
+        bound = f", since {longest_side} is the longest default side" if capped else ""
         median = "the median, " if config.image_size is None and not capped and distinct > 1 else ""
         hint = "" if config.image_size else "; choose another with data.image_size, or data.fit"
         notes.append(f"{what} resized to {median}{by(*size)}, {why}{bound}{hint}")
     return size, fit
 
 
-def _default_size(extents: np.ndarray, distinct: int, multiple_of: tuple[int, int]) -> tuple[int, int]:
-    """Return the common size, or the median of each side, at most `MAX_DEFAULT_SIDE` and rounded to a multiple."""
+def _default_size(
+    extents: np.ndarray, distinct: int, multiple_of: tuple[int, int], longest_side: int
+) -> tuple[int, int]:
+    """Return the common size, or the median of each side, at most `longest_side` and rounded to a multiple."""
     height, width = np.median(extents, axis=0).tolist()
-    shrink = min(1.0, MAX_DEFAULT_SIDE / max(height, width))
+    shrink = min(1.0, longest_side / max(height, width))
     if distinct == 1 and shrink == 1:
         return int(height), int(width)
     rows, columns = (

@@ -6,7 +6,16 @@ config.json (record.py) · model.safetensors · novelty-….safetensors · metri
 from vitreous.runs.calibration import Fitted, novelty_file_name, novelty_statistics, write_calibration
 from vitreous.runs.data import load_run_data, require_same_data
 from vitreous.runs.folders import BUNDLED, bundled_path, free_folder, is_run, is_taken, new_run_path, report_folder
-from vitreous.runs.record import CONFIG, FORMAT, Calibration, NoveltyRecord, Resolved, RunRecord, TestResults, WeightsRecord
+from vitreous.runs.record import (
+    CONFIG,
+    FORMAT,
+    Calibration,
+    NoveltyRecord,
+    Resolved,
+    RunRecord,
+    TestResults,
+    WeightsRecord,
+)
 from vitreous.runs.resume import ResumePoint
 from vitreous.runs.run import WEIGHTS, Run, open_run, require_free
 

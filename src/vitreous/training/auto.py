@@ -16,6 +16,7 @@ from torch import Tensor
 
 from vitreous import hardware
 from vitreous.config import AugmentConfig, Config, DataConfig, TrainConfig, ViTConfig, merge_toml, override
+from vitreous.data.checks import MAX_IMBALANCE
 from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.data.sampler import BatchSampler
@@ -73,12 +74,14 @@ def choose(request: AutoRequest, log: Callable[[str], None] = lambda line: None)
         raise ConfigError(
             "`auto` chooses a model of its own; with --from, name a ViT preset: `vitreous train vit --from …`"
         )
-    dataset = load_dataset(config.data)
-    data = _smaller(config.data, dataset)
-    if data != config.data:
+    dataset = load_dataset(config.data, longest_side=MAX_SIDE)
+    data = config.data.replace(image_size=config.data.image_size or _affordable(dataset.image_size))
+    if data.image_size != dataset.image_size:
         dataset = load_dataset(data)
     model = _model(dataset)
     train = _train(model, len(dataset.train))
+    if _imbalance(dataset) >= MAX_IMBALANCE:
+        train = train.replace(class_weights="auto")
     config = Config(name=NAME, model=model, data=data, train=train)
     config = request.applied(config.replace(data=data.replace(augment=_safe_augment(dataset))))
     log(f"{NAME}: a short pilot training decides whether mirrored and turned images keep their meaning …")
@@ -90,13 +93,11 @@ def choose(request: AutoRequest, log: Callable[[str], None] = lambda line: None)
 # --- size, model, length -----------------------------------------------------------------------------------------
 
 
-def _smaller(data: DataConfig, dataset: Dataset) -> DataConfig:
-    """Return the data at a size that two cores can train on, with the same aspect ratio."""
-    height, width = dataset.image_size
-    if data.image_size is not None or max(height, width) <= MAX_SIDE:
-        return data
-    scale = MAX_SIDE / max(height, width)
-    return data.replace(image_size=(max(8, round(height * scale)), max(8, round(width * scale))))
+def _affordable(size: tuple[int, int]) -> tuple[int, int]:
+    """Return a size that two cores can train on, of the same aspect ratio."""
+    scale = min(1.0, MAX_SIDE / max(size))
+    height, width = (max(8, round(side * scale)) if scale < 1 else side for side in size)
+    return height, width
 
 
 def _model(dataset: Dataset) -> ViTConfig:
@@ -198,7 +199,7 @@ def _probe(config: Config, dataset: Dataset) -> Meaning | None:
                     stepper.step(step, epoch, indices)
             except FloatingPointError:
                 return None
-            meaning = _measure(stepper, dataset.val.images[:PROBES], dataset.val.labels[:PROBES])
+            meaning = _measure(stepper, dataset.val.batch(slice(PROBES)), dataset.val.labels[:PROBES])
             if meaning.is_skilled:
                 break
     return meaning
@@ -226,9 +227,10 @@ def _measure(stepper: Stepper, images: Tensor, labels: Tensor) -> Meaning:
 def _reasons(config: Config, dataset: Dataset, meaning: Meaning | None) -> tuple[str, ...]:
     """Return five lines: data, model, augmentation, training, and what to do next."""
     model, train, augment = config.model, config.train, config.data.augment
-    counts = torch.bincount(dataset.train.labels, minlength=dataset.num_classes)
-    ratio = float(counts.max() / counts.min())
-    balance = "balanced" if ratio < 2 else f"the largest class has {ratio:.1f} times the images of the smallest"
+    ratio = _imbalance(dataset)
+    balance = "balanced"
+    if ratio >= MAX_IMBALANCE:
+        balance = f"the largest class with {ratio:.1f} times the images of the smallest (class weights: {train.class_weights})"
     colour = "colour" if dataset.channels == 3 else "gray"
     lines = [
         f"data: {len(dataset.train):,} training images of {by(*dataset.image_size)} in {colour},"
@@ -250,6 +252,12 @@ def _reasons(config: Config, dataset: Dataset, meaning: Meaning | None) -> tuple
         " better"
     )
     return tuple(lines)
+
+
+def _imbalance(dataset: Dataset) -> float:
+    """Return the size of the largest class, in training images, divided by that of the smallest."""
+    counts = torch.bincount(dataset.train.labels, minlength=dataset.num_classes)
+    return float(counts.max() / counts.min())
 
 
 def _has_stem(config: Config) -> bool:
