@@ -33,11 +33,11 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
         (
             "finish it with `vitreous train --resume -o /a b/run`",
             "finish it with vitreous.fit(resume=True, out='/a b/run')",
-        ),  # fmt: skip
+        ),
         (
             "go on with: vitreous train --resume --processes 2 -o 'a b'",
             "go on with: vitreous.fit(resume=True, out='a b')",
-        ),  # fmt: skip
+        ),
         ("`vitreous train PRESET -o RUN` makes one", "vitreous.fit(PRESET, out=RUN) makes one"),
         ("a run that `vitreous train` made", "a run that vitreous.fit made"),
         ("as in `vitreous train vit --from …`", "as in vitreous.fit('vit', weights=…)"),
