@@ -246,7 +246,7 @@ def test_a_run_without_test_images(tmp_path):
     assert run._repr_html_()
     with pytest.raises(vitreous.VitreousError, match="has no test results"):
         run.accuracy  # noqa: B018
-    with pytest.raises(vitreous.VitreousError, match="the test split of .* is empty; choose another with split=…"):
+    with pytest.raises(vitreous.VitreousError, match=r"the test split of .* is empty; choose another with split=…"):
         run.evaluate()
     assert run.evaluate("val").count == run.record.data.images["val"]
 

@@ -30,8 +30,14 @@ FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
     ("written", "in_code"),
     [
         ("exists already: add --resume to go on", "exists already: add resume=True to go on"),
-        ("finish it with `vitreous train --resume -o /a b/run`", "finish it with vitreous.fit(resume=True, out='/a b/run')"),  # fmt: skip
-        ("go on with: vitreous train --resume --processes 2 -o 'a b'", "go on with: vitreous.fit(resume=True, out='a b')"),  # fmt: skip
+        (
+            "finish it with `vitreous train --resume -o /a b/run`",
+            "finish it with vitreous.fit(resume=True, out='/a b/run')",
+        ),
+        (
+            "go on with: vitreous train --resume --processes 2 -o 'a b'",
+            "go on with: vitreous.fit(resume=True, out='a b')",
+        ),
         ("`vitreous train PRESET -o RUN` makes one", "vitreous.fit(PRESET, out=RUN) makes one"),
         ("a run that `vitreous train` made", "a run that vitreous.fit made"),
         ("as in `vitreous train vit --from …`", "as in vitreous.fit('vit', weights=…)"),
@@ -66,7 +72,10 @@ def test_the_command_line_speaks_of_flags(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "argv", ["vitreous", "train", "vit", "--data", "digits", "--set", "model.patch_size=5"])
     with pytest.raises(SystemExit):
         vitreous.cli.main()
-    assert "choose --set model.patch_size from 2, 4, 7, 14, 28, or --set data.image_size=[30,30]" in capsys.readouterr().err
+    assert (
+        "choose --set model.patch_size from 2, 4, 7, 14, 28, or --set data.image_size=[30,30]"
+        in capsys.readouterr().err
+    )
 
 
 def raised_texts(file: Path) -> list[str]:

@@ -98,5 +98,5 @@ def test_what_is_no_image(given, message):
 
 
 def test_an_empty_folder(tmp_path):
-    with pytest.raises(DataError, match="has no images; expected files of .png"):
+    with pytest.raises(DataError, match=r"has no images; expected files of \.png"):
         as_images(tmp_path, 1)
