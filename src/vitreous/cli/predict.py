@@ -29,7 +29,8 @@ def predict(
         lines.append(f"{path}: {prediction.label}  {prediction.probability:.1%}  (then {rest})")
         if prediction.unlike:
             lines.append(
-                f"  unlike the images it was trained on (novelty {prediction.novelty:.2g}): do not trust this prediction"
+                f"  unlike the images it was trained on (novelty {prediction.novelty:.2g}, above 1):"
+                " do not trust this prediction"
             )
         lines += [f"  {note}" for note in prediction.notes]
     value = [{"image": str(path), **prediction.as_json()} for path, prediction in predictions.items()]
