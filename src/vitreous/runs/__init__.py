@@ -1,6 +1,7 @@
 """A run: the plain folder that `train` writes and everything else reads.
 
-config.json (record.py) · model.safetensors · novelty-….safetensors · metrics.jsonl · resume/ (while training) · report/. Nothing is unpickled.
+config.json (record.py) · model.safetensors · novelty-….safetensors · metrics.jsonl · resume/ (while training) ·
+report/. Nothing is unpickled.
 """
 
 from vitreous.runs.calibration import Fitted, novelty_file_name, novelty_statistics, write_calibration
@@ -20,8 +21,8 @@ from vitreous.runs.resume import ResumePoint
 from vitreous.runs.run import WEIGHTS, Run, open_run, require_free
 
 __all__ = [
-    "BUNDLED", "CONFIG", "FORMAT", "WEIGHTS", "Calibration", "Fitted", "NoveltyRecord", "Resolved", "ResumePoint", "Run",
-    "RunRecord", "TestResults", "WeightsRecord", "bundled_path", "free_folder", "is_run", "is_taken", "load_run_data",
-    "new_run_path", "novelty_file_name", "novelty_statistics", "open_run", "report_folder", "require_free",
-    "require_same_data", "write_calibration",
+    "BUNDLED", "CONFIG", "FORMAT", "WEIGHTS", "Calibration", "Fitted", "NoveltyRecord", "Resolved", "ResumePoint",
+    "Run", "RunRecord", "TestResults", "WeightsRecord", "bundled_path", "free_folder", "is_run", "is_taken",
+    "load_run_data", "new_run_path", "novelty_file_name", "novelty_statistics", "open_run", "report_folder",
+    "require_free", "require_same_data", "write_calibration",
 ]  # fmt: skip
