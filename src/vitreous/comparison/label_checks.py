@@ -61,7 +61,7 @@ def find_suspects(
     found = find_label_errors(table, labels)
     shown = tuple(
         hard_image(
-            index, {model_name: table}, int(labels[index]), split.images[index].numpy(), dataset.class_names,
+            index, {model_name: table}, int(labels[index]), split.image(index).numpy(), dataset.class_names,
             path=split.paths[index] if split.paths else None,
         )
         for index in map(int, found.indices[:most])

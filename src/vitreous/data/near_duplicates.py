@@ -86,7 +86,7 @@ class Descriptors:
 def describe_pictures(split: Split) -> Descriptors:
     vectors, kept = [], []
     for start in range(0, len(split), _BATCH):
-        pixels = split.images[start : start + _BATCH].float()
+        pixels = split.batch(slice(start, start + _BATCH)).float()
         is_kept = pixels.flatten(1).std(dim=1) >= FLAT
         vectors.append(unit_vectors(pixels[is_kept], COARSE))
         kept.append(start + is_kept.nonzero()[:, 0])

@@ -56,7 +56,8 @@ def prepare(
 ) -> RawDataset:
     """Return the images of a listing, from their prepared copy, which is made first where there is none.
 
-    `source` names the listing in messages. A default image size is at most `longest_side`, and a multiple of `multiple_of`.
+    `source` names the listing in messages. A default image size is at most `longest_side`, and
+    a multiple of `multiple_of`.
     """
     identity = _identity(listing)
     notes = [] if isinstance(listing, LazyListing) else list(listing.notes)  # a copy has those of a lazy one

@@ -159,7 +159,7 @@ def calibrate_run(run: Run, data: str | None = None, log: Callable[[str], None] 
     batch_size = run.config.train.eval_batch_size
 
     def compute(split: Split, reduce: Reduce) -> tuple[Tensor, ...]:
-        return compute_outputs(model, split.images, run.preprocessing, reduce, batch_size)
+        return compute_outputs(model, split, run.preprocessing, reduce, batch_size)
 
     fitted = fit_calibration(compute, dataset, representation_names(model))
     assert fitted is not None

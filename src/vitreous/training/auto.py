@@ -230,7 +230,8 @@ def _reasons(config: Config, dataset: Dataset, meaning: Meaning | None) -> tuple
     ratio = _imbalance(dataset)
     balance = "balanced"
     if ratio >= MAX_IMBALANCE:
-        balance = f"the largest class with {ratio:.1f} times the images of the smallest (class weights: {train.class_weights})"
+        weights = f"class weights: {train.class_weights}"
+        balance = f"the largest class with {ratio:.1f} times the images of the smallest ({weights})"
     colour = "colour" if dataset.channels == 3 else "gray"
     lines = [
         f"data: {len(dataset.train):,} training images of {by(*dataset.image_size)} in {colour},"

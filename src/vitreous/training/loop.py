@@ -217,11 +217,8 @@ class Trainer:
 
     def _evaluate(self, split: Split) -> Evaluation:
         """Evaluate on all processes: each takes its own share of the images."""
-        share = split
-        if self.group.world_size > 1:
-            share = split.take(np.array_split(np.arange(len(split)), self.group.world_size)[self.group.rank])
         logits = compute_logits(
-            self.stepper.kept_model, share, self.stepper.preprocessing, self.config.train.eval_batch_size
+            self.stepper.kept_model, self._share(split), self.stepper.preprocessing, self.config.train.eval_batch_size
         )
         return Evaluation(self.group.gather(logits).numpy(), split.labels.numpy())
 
@@ -309,9 +306,14 @@ class Trainer:
         names = representation_names(self.stepper.kept_model)
         return calibration.fit_calibration(self._compute, self.dataset, names)
 
+    def _share(self, split: Split) -> Split:
+        if self.group.world_size == 1:
+            return split
+        return split.take(np.array_split(np.arange(len(split)), self.group.world_size)[self.group.rank])
+
     def _compute(self, split: Split, reduce: Reduce) -> tuple[Tensor, ...]:
         """Compute outputs on all processes, as `_evaluate` does."""
-        share = split.images.tensor_split(self.group.world_size)[self.group.rank]
+        share = self._share(split)
         batch_size = self.config.train.eval_batch_size
         found = compute_outputs(self.stepper.kept_model, share, self.stepper.preprocessing, reduce, batch_size)
         return tuple(self.group.gather(values) for values in found)
