@@ -83,7 +83,7 @@ def test_the_card_has_what_was_measured(run, tmp_path):
         assert f"\n## {section}\n" in text
 
 
-def test_what_their_processor_cannot_do_is_said(run, colour_run, tmp_path):
+def test_what_their_processor_cannot_do_is_stated(run, colour_run, tmp_path):
     pushed = run.push(tmp_path / "gray")
     text = (pushed.folder / "README.md").read_text(encoding="utf-8")
     for words in ("inverts dark-on-light drawings", 'call image.convert("L") first', "calibrated probabilities"):

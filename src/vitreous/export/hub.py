@@ -84,7 +84,7 @@ def processor_limits(run: Run) -> list[str]:
     preprocessing, limits = run.preprocessing, []
     if preprocessing.resize == "mnist":
         limits.append(
-            "vitreous inverts dark-on-light drawings, cuts the digit out, scales it to 20×20 and centres it by its mass"
+            "vitreous inverts dark-on-light drawings, crops the digit, scales it to 20×20 and centres it by its mass"
             " in 28×28, as MNIST's digits are; transformers' processor does not: give it images that look like MNIST's"
         )
     if preprocessing.channels == 1:
