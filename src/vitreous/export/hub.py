@@ -109,7 +109,7 @@ def _sharing_notes(run: Run, license: str | None) -> list[str]:
     """Return what to think of before the folder is shared."""
     config = run.config
     paths = [name for name in (config.data.name, config.start.weights, config.train.teacher) if name and os.sep in name]
-    notes = [] if license else ["no licence is stated: add one to README.md, or pass license=… here"]
+    notes = [] if license else ["README.md states no licence: add one before you share it"]
     if paths:
         notes.append(f"{RUN_FOLDER}/{CONFIG} names {join(map(repr, paths))}, as this machine does")
     return notes
