@@ -1,4 +1,4 @@
-"""Run docs/python.md: its blocks in order, in one namespace, with trainings cut short."""
+"""Run docs/python.md: its blocks in order, in one namespace, with shorter trainings."""
 
 import re
 from pathlib import Path

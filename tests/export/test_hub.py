@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from PIL import Image
 
 import vitreous
+import vitreous.cli
 from vitreous.errors import ExportError
 from vitreous.export.hub import push_run
 
@@ -83,14 +85,14 @@ def test_the_card_has_what_was_measured(run, tmp_path):
         assert f"\n## {section}\n" in text
 
 
-def test_what_their_processor_cannot_do_is_said(run, colour_run, tmp_path):
+def test_what_their_processor_cannot_do_is_stated(run, colour_run, tmp_path):
     pushed = run.push(tmp_path / "gray")
     text = (pushed.folder / "README.md").read_text(encoding="utf-8")
     for words in ("inverts dark-on-light drawings", 'call image.convert("L") first', "calibrated probabilities"):
         assert any(words in note for note in pushed.notes)
         assert words in text
-    assert any("no licence is stated" in note for note in pushed.notes)
-    assert "no licence" not in text
+    assert any("states no licence" in note for note in pushed.notes)
+    assert "licence" not in text
     colour = colour_run.push(tmp_path / "colour", license="mit")
     assert not any("inverts" in note or "gray" in note for note in colour.notes)
 
@@ -128,6 +130,17 @@ def test_paths_of_this_machine_are_pointed_out(run, tmp_path):
     text = (pushed.folder / "README.md").read_text(encoding="utf-8")
     assert "photos" in text
     assert str(tmp_path) not in text
+
+
+def test_the_command_writes_the_same(run, tmp_path, monkeypatch, capsys):
+    arguments = ["export", "--to", "hub", "--run", str(run.path), "-o", str(tmp_path / "repository"), "--json"]
+    monkeypatch.setattr(sys, "argv", ["vitreous", *arguments])
+    with pytest.raises(SystemExit) as exit_:
+        vitreous.cli.main()
+    assert exit_.value.code == 0
+    written = json.loads(capsys.readouterr().out)
+    assert tuple(written["files"]) == run.push(tmp_path / "other").files
+    assert written["upload_command"].startswith("huggingface-cli upload USER/repository ")
 
 
 def test_a_folder_that_holds_something_is_left_alone(run, tmp_path):
