@@ -46,6 +46,7 @@ def infer_and_represent(model: nn.Module, images: Tensor) -> tuple[Tensor, Repre
 
 def _infer_fast(model: FastViT, images: Tensor, represented: bool) -> Tensor:
     """Return the logits; `represented`: then the input of the head, then the patches after the middle block."""
+    check_input(images, model.config)
     threads = torch.get_num_threads()
     if threads % 2 == 0 and len(images) * model.config.num_tokens >= 2 * _CACHED_TOKENS:
         # as fast as all cores on every operation, and up to 1.4 times as fast on a noisy machine (docs/log.md)
@@ -82,7 +83,6 @@ def _embed(model: FastViT, images: Tensor) -> Tensor:
     """Return `model.embed(images)`; for one image, patchify and a product take a third of the convolution's time."""
     if model.stem is not None or len(images) != 1:
         return model.embed(images)
-    check_input(images, model.config)
     projection = model.patch_embed.proj
     patches = patchify(model.fit(images), model.patch_embed.patch_size)
     return model.add_class_token_and_positions(F.linear(patches, projection.weight.flatten(1), projection.bias))
