@@ -20,7 +20,7 @@ from vitreous.data.datasets import load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import ExportError, MissingExtraError
 from vitreous.export import onnx_files, parity
-from vitreous.export.catalog import model_entries, run_for_samples, sample_digits
+from vitreous.export.catalog import model_entries, samples_for
 from vitreous.export.graph import build_graph
 from vitreous.export.images import sample_images
 from vitreous.export.onnx_files import export_onnx
@@ -244,13 +244,14 @@ def test_the_page_is_a_whole_folder(tiny: Run, make_run: Callable[..., Run], tmp
     written = export_page([tiny, cnn], tmp_path / "site")
     assert written.files == (
         "engine.json", "index.html", "main.js", "models.json", "models/small.onnx", "models/tiny.onnx",
-        "ort/ort-wasm-simd-threaded.mjs", "ort/ort-wasm-simd-threaded.wasm", "ort/ort.wasm.min.mjs", "samples.json",
+        "ort/ort-wasm-simd-threaded.mjs", "ort/ort-wasm-simd-threaded.wasm", "ort/ort.wasm.min.mjs", "samples/tiny.json",
     )  # fmt: skip
     vit_entry, cnn_entry = json.loads((tmp_path / "site" / "models.json").read_text())["models"]
     assert (vit_entry["id"], vit_entry["name"], vit_entry["kind"], vit_entry["lean"]) == ("tiny", "ViT", "vit", False)
     assert vit_entry["grid"] == [4, 4]
     assert (cnn_entry["kind"], cnn_entry["lean"], cnn_entry["onnx"]) == ("cnn", True, "models/small.onnx")
-    samples = json.loads((tmp_path / "site" / "samples.json").read_text())["samples"]
+    assert vit_entry["samples"] == cnn_entry["samples"] == "samples/tiny.json"  # the same images
+    samples = json.loads((tmp_path / "site" / "samples" / "tiny.json").read_text())["samples"]
     assert len(samples) == 100
     assert {sample["label"] for sample in samples[:10]} == set("0123456789")
     assert all(len(base64.b64decode(sample["pixels"])) == 28 * 28 for sample in samples)

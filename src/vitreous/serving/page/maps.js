@@ -1,16 +1,16 @@
 /**
- * Maps over the digit: the large one, whose patches can be pointed at and removed, and the small ones to choose from.
+ * Maps over the image: the large one, whose patches can be pointed at and removed, and the small ones to choose from.
  *
  * @import { ViTModel } from "./engine.js"
  * @typedef {"plain" | "amount" | "signed" | "positions"} MapKind
  *
- * @typedef {object} Overlay  the colours over the digit
+ * @typedef {object} Overlay  the colours over the image
  * @property {MapKind} kind
  * @property {ArrayLike<number> | null} values  one per patch
  * @property {number} high  the value at the scale's end
  *
  * @typedef {object} MapContent
- * @property {Uint8Array} pixels
+ * @property {Uint8Array} pixels  (channels, height, width)
  * @property {Overlay} overlay
  * @property {ReadonlySet<number>} removed
  * @property {number | null} query  the patch whose attention is shown
@@ -21,7 +21,8 @@
 
 import { amountColor, css, signedColor, tint } from "./colors.js";
 import { contextOf, make, resize, setAttributes } from "./dom.js";
-import { numPatches, patchOfPixels, pixelEdges, range, rowAndColumn } from "./vit-maths.js";
+import { toChannels } from "./fitting.js";
+import { numPatches, patchOfPixels, pixelEdges, range, rowAndColumn, sum } from "./vit-maths.js";
 import { placeName } from "./words.js";
 
 export class PatchMap {
@@ -64,7 +65,6 @@ export class PatchMap {
   fit(model) {
     if (this.#model?.id === model.id) return;
     this.#model = model;
-    this.place.style.aspectRatio = `${model.image_size[1]} / ${model.image_size[0]}`;
     this.#cells.style.gridTemplate = pixelEdges(model)
       .map((edges) => edges.slice(1).map((edge, i) => `${edge - edges[i]}fr`).join(" "))
       .join(" / ");
@@ -120,7 +120,7 @@ export class PatchMap {
 }
 
 /**
- * Return the digit with an overlay, at the model's image size.
+ * Return the image with an overlay, at the model's image size.
  * @param {Uint8Array} pixels @param {ViTModel} model @param {Overlay} overlay @param {HTMLCanvasElement} [canvas]
  */
 export function picture(pixels, model, overlay, canvas = make("canvas")) {
@@ -133,16 +133,44 @@ export function picture(pixels, model, overlay, canvas = make("canvas")) {
     tint(kind, values === null ? null : colorOf(values[patch] / (overlay.high || 1))),
   );
   const image = new ImageData(width, height);
+  const area = height * width;
+  const [bright, isOnDark] = brightnessOf(pixels, model);
+  const next = kind === "plain" && model.channels === 3 ? area : 0; // to the next channel; a map's own colours need gray
+  const levels = next > 0 ? pixels : bright;
   patchOfPixels(model).forEach((patch, i) => {
     const { black, white } = tints[patch];
-    const brightness = pixels[i] / 255;
     for (let channel = 0; channel < 3; channel++) {
-      image.data[4 * i + channel] = black[channel] + (white[channel] - black[channel]) * brightness;
+      const level = levels[i + channel * next] / 255;
+      const share = kind === "signed" && !isOnDark ? 1 - level : level;
+      image.data[4 * i + channel] = black[channel] + (white[channel] - black[channel]) * share;
     }
     image.data[4 * i + 3] = 255;
   });
   contextOf(canvas).putImageData(image, 0, 0);
   return canvas;
+}
+
+/** @type {WeakMap<Uint8Array, [Uint8Array, boolean]>} */
+const known = new WeakMap();
+
+/**
+ * Return an image's gray values, and whether it is of bright strokes on a flat dark background: under a signed map those
+ * are drawn as ink, and of any other image the dark parts are (as inspection/pictures.py).
+ * @param {Uint8Array} pixels @param {ViTModel} model @returns {[Uint8Array, boolean]}
+ */
+function brightnessOf(pixels, { image_size: [height, width], channels }) {
+  const found = known.get(pixels);
+  if (found !== undefined) return found;
+  const { values } = toChannels({ values: pixels, channels, height, width }, 1);
+  const border = values.filter((_, i) => {
+    const [y, x] = [Math.floor(i / width), i % width];
+    return y === 0 || x === 0 || y === height - 1 || x === width - 1;
+  });
+  const mean = sum(border) / border.length;
+  const spread = Math.sqrt(sum(Array.from(border, (value) => (value - mean) ** 2)) / border.length);
+  const isOnDark = border.sort()[border.length >> 1] < 127.5 && spread < 0.15 * 255;
+  known.set(pixels, [values, isOnDark]);
+  return [values, isOnDark];
 }
 
 /**

@@ -19,13 +19,16 @@ import { Arithmetic } from "./arithmetic.js";
 import { Bars } from "./bars.js";
 import { announcement, footer, mapCaption, rearrangement } from "./captions.js";
 import { byId, make, makeButton, setAttributes, setText } from "./dom.js";
+import { takesDrawings } from "./engine.js";
+import { stateFacts } from "./facts.js";
 import { HeadGrid } from "./heads.js";
 import { Lens } from "./lens.js";
 import { PatchMap, picture, positionsPicture, showScale } from "./maps.js";
-import { lookCommand } from "./sharing.js";
+import { SIDE } from "./normalise.js";
+import { fileName, lookCommand } from "./sharing.js";
 import { Tour } from "./tour.js";
 import { attentionFrom, patchOffset } from "./vit-maths.js";
-import { percent, placeName, signed } from "./words.js";
+import { percent, placeName, signed, times } from "./words.js";
 
 const ANNOUNCE_AFTER = 900; // ms, so that a screen reader reads the last prediction and not every stroke's
 
@@ -65,17 +68,28 @@ export class Painter {
 
   /** Fit the parts to the chosen models, then paint. */
   fit() {
-    const { vit, vits, cnn, comparable } = this.session;
+    const { vit, lead, leading, cnn, comparable, hasAttention, shiftStep } = this.session;
+    stateFacts(this.session);
+    const [height, width] = lead?.image_size ?? [1, 1];
+    document.documentElement.style.setProperty("--aspect", `${width} / ${height}`);
+    document.documentElement.style.setProperty("--share", String(Math.min(1, width / height))); // a tall image is narrower
     document.documentElement.classList.toggle("no-vit", vit === null);
+    document.documentElement.classList.toggle("no-attention", !hasAttention);
+    for (const button of document.querySelectorAll("[data-shift]")) {
+      const way = { "-1 0": "left", "0 -1": "up", "0 1": "down", "1 0": "right" }[button.getAttribute("data-shift") ?? ""];
+      setAttributes(button, { "aria-label": `Move it ${way} by ${shiftStep === 1 ? "one pixel" : `${shiftStep} pixels`}` });
+    }
     if (vit === null) {
-      setText("map-caption", "No ViT is served here, so there is no attention to show. Add one with --run.");
+      byId("arithmetic").hidden = true;
+      byId("removed").replaceChildren();
+      delete byId("removed").dataset.shown;
+      setText("map-caption", `${lead?.name} is not a ViT, so there is no attention to show. Add one with --run.`);
     } else {
       this.map.fit(vit);
       this.heads.fit(vit);
-      this.tour.fit(vit);
       byId("views").replaceChildren(...this.session.views.map((view) => this.#viewButton(vit, view)));
     }
-    offerModels("vit", vits, vit);
+    offerModels("vit", leading, lead);
     offerModels("cnn", comparable, cnn);
     setText("engine-status", footer(this.session));
     this.paint();
@@ -110,6 +124,8 @@ export class Painter {
     this.bars.paint(session.predictions(), session.classNames);
     this.#paintWhatIf();
     setText("command-text", lookCommand(session));
+    setText("file-name", fileName(session));
+    setText("command-note", rearrangedNote(session));
     if (vit === null) return;
     this.lens.paint(results.vit?.lens ?? null, vit.depth, vit.class_names, layer);
     this.#paintRemoved(vit);
@@ -242,13 +258,23 @@ export class Painter {
   }
 
   #paintWhatIf() {
-    const { state } = this.session;
+    const { state, vit, cnn } = this.session;
     const changes = rearrangement(state);
-    const status = changes ? `Both models now see it ${changes}.` : "Shift the digit, or shuffle its patches.";
+    const who = vit !== null && cnn !== null ? "Both models now see" : "The model now sees";
+    const status = changes ? `${who} it ${changes}.` : vit === null ? "Shift it." : "Shift it, or shuffle its patches.";
     setText("whatif-status", status);
     byId("reset-whatif").hidden = changes === "";
     setAttributes(byId("shuffle"), { "aria-pressed": String(state.shuffle !== 0) });
   }
+}
+
+/**
+ * Say where the command cannot give the same result: it would normalise a digit again that was shifted or shuffled.
+ * @param {Session} session
+ */
+function rearrangedNote({ lead, isRearranged }) {
+  const isSame = !isRearranged || lead === null || !takesDrawings(lead) || lead.image_size.every((side) => side === SIDE);
+  return isSame ? "" : `The command centres the drawing again: for ${times(lead.image_size)} pixels it differs from this page.`;
 }
 
 /** @param {"vit" | "cnn"} kind @param {Model[]} models @param {Model | null} chosen */
