@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from types import ModuleType
 
@@ -21,6 +24,10 @@ if not hasattr(torch.ops.torchvision, "nms"):
 
 # Tiny models: a second thread costs more than it brings, and pytest-xdist already fills the cores.
 torch.set_num_threads(1)
+
+# Prepared copies of the tests' images: not in the user's cache.
+os.environ["VITREOUS_PREPARED"] = tempfile.mkdtemp(prefix="vitreous-tests-")
+atexit.register(shutil.rmtree, os.environ["VITREOUS_PREPARED"], ignore_errors=True)
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true", "yes")
 

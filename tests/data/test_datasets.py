@@ -242,7 +242,7 @@ def test_a_folder_with_one_sub_folder_per_class(tmp_path: Path) -> None:
     assert data.train.images.shape[1:] == (1, 8, 6)
     assert [len(split) for split in (data.train, data.val, data.test)] == [21, 3, 6]
     assert data.polarity == "as-is"
-    assert f"1 files in {tmp_path.name}/ that are not PNG, JPEG, WebP or BMP images left out" in data.notes
+    assert f"1 file in {tmp_path.name}/ left out: no PNG, JPEG, WebP, BMP, GIF or TIFF by its name" in data.notes
     assert any("no test set given: 6 images" in note for note in data.notes)
     for split in (data.train, data.val, data.test):
         for image, label, path in zip(split.images, split.labels, split.paths, strict=True):
@@ -342,7 +342,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="found only 'a'"):
         load(tmp_path)
     (tmp_path / "b").mkdir()
-    with pytest.raises(DataError, match=r"class folder .*b has no PNG"):
+    with pytest.raises(DataError, match=r"found only 'a' \('b' has none\)"):
         load(tmp_path)
     (tmp_path / "b" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
     with pytest.raises(DataError, match=r"broken\.png is not a PNG, .* or is damaged"):
@@ -352,7 +352,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
 def test_inconsistent_folders(tmp_path: Path) -> None:
     write_folder(tmp_path / "train", {"a": 2, "b": 2})
     write_folder(tmp_path / "test", {"a": 1, "c": 1})
-    with pytest.raises(DataError, match="has the class 'c', which the training folder does not"):
+    with pytest.raises(DataError, match="has the class 'c', of which the training folder has no image"):
         load(tmp_path)
     write_folder(tmp_path, {"zebra": 1})
     with pytest.raises(DataError, match="has train/ and also zebra/"):

@@ -17,8 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
+from torch.nn import functional as F
 
-from vitreous.data.images import declared_extent, decode_image, from_pillow, image_extent, luma, resize, to_channels
+from vitreous.data.fitting import luma, to_channels
+from vitreous.data.images import convert, declared_extent, decode_image, from_pillow, image_extent
 from vitreous.errors import DataError
 
 GRADIENT = np.linspace(0, 255, 12 * 8).reshape(12, 8).astype(np.uint8)
@@ -239,17 +241,18 @@ def test_gray_is_pillows_gray() -> None:
     colours = np.random.default_rng(0).integers(0, 256, (50, 60, 3), dtype=np.uint8)
     expected = np.asarray(Image.fromarray(colours).convert("L"))
     np.testing.assert_array_equal(luma(colours), expected)
-    planes = torch.from_numpy(colours).permute(2, 0, 1)[None]
-    np.testing.assert_array_equal(to_channels(planes, 1)[0, 0].numpy(), expected)
-    assert torch.equal(to_channels(to_channels(planes, 1), 3)[:, 2:], to_channels(planes, 1))
-    assert to_channels(planes, 3) is planes
+    red, green, blue = (colours[..., channel].astype(np.int64) for channel in range(3))
+    np.testing.assert_array_equal((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16, expected)
+    np.testing.assert_array_equal(to_channels(colours, 1)[..., 0], expected)
+    np.testing.assert_array_equal(to_channels(to_channels(colours, 1), 3)[..., 2], expected)
+    assert to_channels(colours, 3) is colours
 
 
-def test_resizing_agrees_with_pillow_and_antialiases() -> None:
-    image = np.random.default_rng(0).integers(0, 256, (40, 60), dtype=np.uint8)
-    ours = resize(torch.from_numpy(image)[None, None], (13, 17))[0, 0].numpy()
-    theirs = np.asarray(Image.fromarray(image).resize((17, 13), Image.Resampling.BILINEAR))
-    assert np.abs(ours.astype(int) - theirs).max() <= 1
+def test_batches_are_resized_as_torch_does_and_antialiased() -> None:
+    images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (3, 1, 40, 60), dtype=np.uint8))
+    theirs = F.interpolate(images.float(), size=(13, 17), mode="bilinear", antialias=True)
+    assert (convert(images, (13, 17), 1).float() - theirs).abs().max() <= 1.01  # Pillow rounds twice
+    assert convert(images, (40, 60), 1) is images
     stripes = torch.tensor([0, 255], dtype=torch.uint8).repeat(16).expand(1, 1, 32, 32)
-    inner = resize(stripes, (8, 8))[..., 1:-1, 1:-1]
+    inner = convert(stripes, (8, 8), 1)[..., 1:-1, 1:-1]
     assert (inner.float() - 127.5).abs().max() < 1

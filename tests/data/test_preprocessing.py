@@ -178,5 +178,5 @@ def test_arrays_that_are_not_images(array: np.ndarray) -> None:
 
 def test_a_file_that_is_not_an_image(tmp_path: Path) -> None:
     (tmp_path / "letter.png").write_text("Dear reader")
-    with pytest.raises(DataError, match=r"letter\.png is not a PNG, JPEG, WebP or BMP image"):
+    with pytest.raises(DataError, match=r"letter\.png is not a PNG, JPEG, WebP, BMP, GIF or TIFF image"):
         PLAIN.prepare(tmp_path / "letter.png")

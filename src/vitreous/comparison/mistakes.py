@@ -139,7 +139,7 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
     duplicates = {} if split == "train" else _duplicates(dataset, chosen)
     worst = tuple(
         hard_image(
-            index, {run.config.name: probabilities}, int(labels[index]), chosen.images[index].numpy(),
+            index, {run.config.name: probabilities}, int(labels[index]), chosen.image(index).numpy(),
             dataset.class_names, path=chosen.paths[index] if chosen.paths else None, duplicate=duplicates.get(index),
         )
         for index in map(int, np.argsort(-losses, kind="stable")[:most])

@@ -132,6 +132,14 @@ class ViTConfig(_ImageModel):
     def num_tokens(self) -> int:
         return self.num_patches + self.has_class_token
 
+    @property
+    def divisor(self) -> tuple[int, int]:
+        """Height and width of which an image must have multiples: the patch, and a factor of 2 per stage of the stem."""
+        if self.fit != "exact":
+            return 1, 1
+        stride = 2 ** len(self.stem_channels)
+        return self.patch_size[0] * stride, self.patch_size[1] * stride
+
     def check_geometry(self) -> Self:
         """Raise if the patches do not fill the image.
 
@@ -263,7 +271,10 @@ class DataConfig(_Frozen):
         "mnist"  # mnist, fashion-mnist, cifar10, digits, a folder or an .npz file; "" where a preset names none
     )
     image_size: Size | None = None  # resize to this; None: keep the data's size
+    #: how images of another aspect ratio get that size; None: stretch where all have it within 2 %, otherwise crop
+    fit: Literal["stretch", "crop", "letterbox"] | None = None
     channels: Literal[1, 3] | None = None
+    skip_corrupt: bool = False  # leave out files that cannot be read, instead of refusing the folder
     val_fraction: Fraction = 0.1  # split from the training set, stratified; 0: none
     split_seed: Seed = 0
     train_per_class: Positive | None = None  # keep only this many training images per class

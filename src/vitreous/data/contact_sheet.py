@@ -55,7 +55,7 @@ def contact_sheet(dataset: Dataset, path: Path) -> None:
             for column, index in enumerate(chosen[dataset.train.labels.numpy()[chosen] == label]):
                 x = left + column * cell_width * GAP
                 extent = (x, x + cell_width, y + cell_height / 2, y - cell_height / 2)
-                pixels = dataset.train.images[index].permute(1, 2, 0).numpy()  # (H, W, C)
+                pixels = dataset.train.image(int(index)).permute(1, 2, 0).numpy()  # (H, W, C)
                 # a fixed gray scale (colour images ignore it), so that a faint image looks faint
                 axes.imshow(pixels, "gray", vmin=0, vmax=255, extent=extent, interpolation="nearest", aspect="auto")
             for x, count in zip(COUNT_COLUMNS.values(), counts[label][1:], strict=True):

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from vitreous.config import DataConfig
+from vitreous.data.fitting import Fit
 from vitreous.data.images import convert
 from vitreous.data.specs import DATASETS, DatasetInfo, DatasetSpec
 from vitreous.data.splits import MeanStd, Polarity, RawDataset, Split, duplicates_between, keep_per_class, split_indices
@@ -44,24 +45,28 @@ class Dataset:
     checksums: dict[str, str]
     notes: tuple[str, ...]  # for the user
     duplicates: int = 0  # test images that are in the training set too; not counted in the named data sets
+    fit: Fit = "stretch"  # how images of another size are fitted
+    skipped: tuple[str, ...] = ()  # files left out because they cannot be read
 
     @property
     def image_size(self) -> tuple[int, int]:
-        height, width = self.train.images.shape[-2:]
-        return height, width
+        return self.train.image_shape[1:]
 
     @property
     def channels(self) -> int:
-        return self.train.images.shape[1]
+        return self.train.image_shape[0]
 
     @property
     def num_classes(self) -> int:
         return len(self.class_names)
 
 
-def load_dataset(config: DataConfig) -> Dataset:
-    """Load the data that `config` names, after fetching them if needed; split and convert them."""
-    raw = _read(config)
+def load_dataset(config: DataConfig, multiple_of: tuple[int, int] = (1, 1)) -> Dataset:
+    """Load the data that `config` names, after fetching them if needed; split and convert them.
+
+    Where images of several sizes leave the size open, it is a multiple of `multiple_of`: the model's patch.
+    """
+    raw = _read(config, multiple_of)
     _check_classes(config.name, raw)
     notes = list(raw.notes)
     train, val, test = _split(config, raw, notes)
@@ -76,10 +81,10 @@ def load_dataset(config: DataConfig) -> Dataset:
             f"{duplicates} of the {len(test)} test images are duplicates of training images, pixel for pixel:"
             " accuracy on them means nothing"
         )
-    channels, *size = train.images.shape[1:]
-    _check_memory(config, len(train) + len(val) + len(test), config.channels or channels)
+    channels, *size = train.image_shape
+    _check_memory(config, len(train) + len(val) + len(test), train.image_shape)
     train, val, test = (_convert(split, config) for split in (train, val, test))
-    new_channels, *new_size = train.images.shape[1:]
+    new_channels, *new_size = train.image_shape
     if new_size != size:
         notes.append(f"images resized from {by(*size)} to {by(*new_size)}")
     if new_channels != channels:
@@ -88,18 +93,20 @@ def load_dataset(config: DataConfig) -> Dataset:
     return Dataset(
         name=config.name, train=train, val=val, test=test, class_names=raw.class_names, mean=mean, std=std,
         polarity=raw.polarity, checksums=raw.checksums, notes=tuple(notes), duplicates=duplicates,
+        fit=config.fit or raw.fit, skipped=raw.skipped,
     )  # fmt: skip
 
 
-def _read(config: DataConfig) -> RawDataset:
+def _read(config: DataConfig, multiple_of: tuple[int, int]) -> RawDataset:
     name = config.name
     if name in DATASETS:
         return DATASETS[name].load()
     path = Path(os.path.expanduser(name))  # Path.expanduser raises where there is no such user
     if name and os.path.isdir(path):  # Path.is_dir raises where the name is too long
-        from vitreous.data.folders import read_folder
+        from vitreous.data.folders import list_folder
+        from vitreous.data.prepare import prepare
 
-        return read_folder(path, config.image_size)
+        return prepare(list_folder(path), config, name, multiple_of)
     if name and path.suffix.lower() == ".npz" and os.path.exists(path):
         from vitreous.data.npz import read_npz
 
@@ -145,34 +152,39 @@ def _split(config: DataConfig, raw: RawDataset, notes: list[str]) -> tuple[Split
     return train, val, test
 
 
-def _check_memory(config: DataConfig, num_images: int, channels: int) -> None:
-    """Refuse a size to which the images cannot be resized: the result, and the floats of 1024 images on the way."""
-    if config.image_size is not None:
-        values = channels * math.prod(config.image_size)
+def _check_memory(config: DataConfig, num_images: int, shape: tuple[int, int, int]) -> None:
+    """Refuse a size to which images in memory cannot be resized; a prepared copy has the size already."""
+    wanted = _converted_shape(config, shape)
+    if wanted != shape:
         require_memory(
-            num_images * values + 4 * min(num_images, 1024) * values,
-            f"{num_images:,} images of {by(*config.image_size)} pixels",
+            num_images * math.prod(wanted),
+            f"{num_images:,} images of {by(*wanted[1:])} pixels",
             "lower data.image_size",
         )
 
 
+def _converted_shape(config: DataConfig, shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    height, width = config.image_size or shape[1:]
+    return config.channels or shape[0], height, width
+
+
 def _convert(split: Split, config: DataConfig) -> Split:
-    _, channels, height, width = split.images.shape
-    images = convert(split.images, config.image_size or (height, width), config.channels or channels)
-    digests = split.source_digests if images is split.images else split.digests
-    return dataclasses.replace(split, images=images, source_digests=digests)
+    channels, *size = _converted_shape(config, split.image_shape)
+    if (channels, *size) == split.image_shape:
+        return split
+    images = convert(split.images, (size[0], size[1]), channels, config.fit or "stretch")
+    return Split(images, split.labels, split.paths, split.digests)
 
 
 def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
     """Return the published constants while they apply (resizing hardly changes them), else those of `train`."""
-    channels = train.images.shape[1]
+    channels = train.image_shape[0]
     if raw.mean_std is not None and len(raw.mean_std[0]) == channels:
         return raw.mean_std
-    import torch
-
-    levels = np.arange(256) / 255
-    planes = (train.images[:, channel].flatten() for channel in range(channels))
-    counts = np.stack([torch.bincount(plane, minlength=256).numpy() for plane in planes])  # (C, 256)
+    levels, counts = np.arange(256) / 255, np.zeros((channels, 256), np.int64)
+    for batch in train.batches(256):
+        for channel in range(channels):
+            counts[channel] += np.bincount(batch[:, channel].numpy().ravel(), minlength=256)
     shares = counts / counts.sum(axis=1, keepdims=True)
     means = (shares * levels).sum(axis=1)
     variances = (shares * (levels - means[:, None]) ** 2).sum(axis=1)

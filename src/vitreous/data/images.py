@@ -1,48 +1,65 @@
-"""Decoding of untrusted image files, and the two conversions (size, channels) that every image goes through.
+"""Decoding of untrusted image files, and the conversions (size, channels) that every image goes through.
 
-Pillow opens PNG, JPEG, WebP and BMP only, whatever the file's name, and opening reads no more than the header. Its size
-is checked before anything is decoded, so that a decompression bomb costs neither time nor memory. torch is imported
-only where it is needed: a server that decodes drawn digits does without it.
+The formats are those of `file_formats.py`, whatever a file's name. Its size is checked before anything is decoded. torch
+is imported only where it is needed: a server that decodes drawn digits, and processes that decode, do without it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
-from PIL.BmpImagePlugin import BmpImageFile
-from PIL.JpegImagePlugin import jpeg_factory
-from PIL.PngImagePlugin import PngImageFile
-from PIL.WebPImagePlugin import WebPImageFile
+from PIL import Image, UnidentifiedImageError
 
+from vitreous.data.file_formats import (
+    FORMATS,
+    MAX_PIXELS,
+    MAX_SIDE,
+    SUFFIXES,
+    check_extent,
+    check_tiff,
+    displayed_extent,
+    orientation,
+    read_header,
+)
+from vitreous.data.fitting import Fit, fit_image, luma, to_channels
 from vitreous.downloads.files import open_plain
 from vitreous.errors import DataError
-from vitreous.reports.formats import by
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_READERS = {b"\x89PNG": PngImageFile, b"\xff\xd8\xff": jpeg_factory, b"RIFF": WebPImageFile, b"BM": BmpImageFile}
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+__all__ = [
+    "MAX_FILE_BYTES", "MAX_PIXELS", "MAX_SIDE", "SUFFIXES", "Backdrop", "DecodedImage", "check_extent", "convert",
+    "declared_extent", "decode_image", "from_pillow", "image_extent", "is_gray", "luma", "read_image_file",
+]  # fmt: skip
+
 MAX_FILE_BYTES = 32 * 1024**2
-MAX_PIXELS = 50_000_000  # a large camera's photograph; decoded it takes 150 MB
-MAX_SIDE = 16_384  # pixels; the largest canvas of browsers, too
 MAX_TINT = 8  # of 255 levels between the channels of an image that counts as gray
 MAX_JPEG_SCANS = 100  # a progressive JPEG has about ten; each costs a pass over the whole image
+DRAFT = 2  # a JPEG is decoded at a half, a quarter or an eighth where that is at least so many times the target's size
 
 Backdrop = Literal["white", "contrast"]
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class DecodedImage:
     pixels: np.ndarray  # uint8 (H, W, 1) or (H, W, 3)
     notes: tuple[str, ...] = ()
+    extent: tuple[int, int] = (0, 0)  # (height, width) of the image itself: a JPEG may be decoded at a fraction of it
+    digest: bytes = b""  # of the source: the bytes of a JPEG, the pixels of anything else
 
 
 def decode_image(
@@ -51,91 +68,116 @@ def decode_image(
     name: str | None = None,
     backdrop: Backdrop = "white",
     max_bytes: int = MAX_FILE_BYTES,
+    target: tuple[int, int] | None = None,
 ) -> DecodedImage:
     """Decode a file, or the bytes of one, to one channel if it is grayscale and to three otherwise.
 
-    Transparent parts are laid over white; `backdrop="contrast"` takes black instead where the drawing is light.
+    Transparent parts are laid over white; `backdrop="contrast"` takes black instead where the drawing is light. An
+    image that is to be shrunk to `target` (height, width) is decoded at a fraction of its size where a JPEG allows it.
     """
     name = name or ("the image" if isinstance(source, bytes) else str(source))
-    data = source if isinstance(source, bytes) else _read_file(Path(source), name, max_bytes)
+    data = source if isinstance(source, bytes) else read_image_file(source, name, max_bytes=max_bytes)
     if len(data) > max_bytes:
         raise DataError(f"{name} is too large; images of up to {max_bytes} bytes are read")
-    with _open(data, name) as image:
-        frames = getattr(image, "n_frames", 1)
-        if frames > 1 and image.format != "MPO":  # a camera's JPEG with a second, smaller image inside
-            raise DataError(f"{name} is an animation of {frames} frames; expected a single image")
-        image.load()
-        return from_pillow(ImageOps.exif_transpose(image), backdrop)
+    with _open(io.BytesIO(data), name) as image:
+        _check_content(image, data, name)
+        notes = _frame_notes(image, name)
+        extent, turn = displayed_extent(image), orientation(image)
+        is_jpeg = image.format in ("JPEG", "MPO")
+        if target is not None and is_jpeg:
+            height, width = target if turn < 5 else target[::-1]
+            image.draft(None, (DRAFT * width, DRAFT * height))
+        image.load()  # turns a TIFF by itself
+        if image.format == "PNG":
+            turn = orientation(image)  # it may come after the pixels
+        turned = image.transpose(_TURNS[turn]) if turn in _TURNS and image.format != "TIFF" else image
+        decoded = from_pillow(turned, backdrop)
+        digest = _digest(data) if is_jpeg else image_digest(decoded.pixels)
+        extent = extent if is_jpeg else decoded.extent
+        return DecodedImage(decoded.pixels, (*notes, *decoded.notes), extent, digest)
 
 
-def image_extent(path: Path) -> tuple[int, int]:
-    """Return (height, width) as displayed, from the header alone."""
-    with _open(_read_file(path, str(path), MAX_FILE_BYTES), str(path)) as image:
-        turned = image.getexif().get(0x0112, 1) in (5, 6, 7, 8)  # EXIF orientation: on its side
-        return image.size if turned else (image.height, image.width)
+def image_extent(path: Path | str, name: str | None = None, offset: int = 0, size: int | None = None) -> tuple[int, int]:
+    """Return (height, width) as displayed, from the header alone; of a part of a file where an offset is given."""
+    name = name or str(path)
+    with _reading(name), open_plain(Path(path)) as stream:
+        too_large = os.fstat(stream.fileno()).st_size > MAX_FILE_BYTES
+        part: IO[bytes] = stream
+        if offset or size is not None or too_large:  # a larger file is refused once it is decoded
+            stream.seek(offset)
+            part = io.BytesIO(stream.read(MAX_FILE_BYTES if size is None else min(size, MAX_FILE_BYTES)))
+        with _open(part, name) as image:
+            return displayed_extent(image)
 
 
 def declared_extent(data: bytes) -> tuple[int, int]:
     """Return (height, width) from the header; (0, 0) where it is damaged or of another format."""
     try:
-        with _read_header(data) as image:
+        with read_header(io.BytesIO(data)) as image:
             return image.height, image.width
     except Exception:  # as in _open
         return 0, 0
 
 
-def _read_file(path: Path, name: str, max_bytes: int) -> bytes:
+def read_image_file(
+    path: Path | str, name: str, offset: int = 0, size: int | None = None, max_bytes: int = MAX_FILE_BYTES
+) -> bytes:
+    """Return the bytes of an image file, or of a part of a file; one byte too many where it is too large."""
+    with _reading(name), open_plain(Path(path)) as stream:
+        stream.seek(offset)
+        return stream.read(max_bytes + 1 if size is None else min(size, max_bytes + 1))
+
+
+class UnreadableError(DataError):
+    """The file itself could not be read, whatever is in it: it may be readable later."""
+
+
+@contextlib.contextmanager
+def _reading(name: str) -> Iterator[None]:
     try:
-        with open_plain(path) as stream:
-            return stream.read(max_bytes + 1)
+        yield
     except IsADirectoryError:
         raise DataError(f"{name} is a folder; expected an image file") from None
     except FileNotFoundError:
         raise DataError(f"there is no file {name}") from None
     except OSError as error:
-        raise DataError(f"cannot read {name}: {error.strerror or error}") from None
+        raise UnreadableError(f"cannot read {name}: {error.strerror or error}") from None
 
 
-def check_extent(height: int, width: int, name: str) -> None:
-    """Raise a DataError for an image too large to be decoded or resized."""
-    if max(height, width) > MAX_SIDE:
-        raise DataError(
-            f"{name} is {by(height, width)} pixels; the limit is {MAX_SIDE:,} along each side: crop or shrink it"
-        )
-    if height * width > MAX_PIXELS:
-        raise DataError(f"{name} declares {height * width:,} pixels; the limit is {MAX_PIXELS:,}: crop or shrink it")
+def _check_content(image: Image.Image, data: bytes, name: str) -> None:
+    """Refuse what takes long to decode, or is not complete, though its header is as it should be."""
+    scanned = image.format in ("JPEG", "MPO") or (image.format == "TIFF" and image.info["compression"] == "jpeg")
+    if scanned and data.count(b"\xff\xda") > MAX_JPEG_SCANS:
+        raise DataError(f"{name} is a JPEG of more than {MAX_JPEG_SCANS} scans; save it again")
+    if image.format == "PNG" and b"IEND" not in data:
+        raise DataError(f"{name} is truncated: the end mark of a PNG file is missing")
 
 
-def _read_header(data: bytes) -> Image.Image:
-    """Open an image by its first bytes.
-
-    Image.open would also warn of more than 89 million pixels, which `check_extent` refuses, and a warning cannot be
-    suppressed in one thread alone.
-    """
-    for magic, reader in _READERS.items():
-        if data.startswith(magic):
-            with contextlib.suppress(SyntaxError):  # Pillow's word for a header that it cannot read
-                return reader(io.BytesIO(data), "")
-    raise UnidentifiedImageError
+def _frame_notes(image: Image.Image, name: str) -> tuple[str, ...]:
+    if image.format in ("GIF", "TIFF"):
+        part = "frame of an animated GIF" if image.format == "GIF" else "page of a TIFF of several"
+        return (f"only the first {part} is read",) if getattr(image, "is_animated", False) else ()
+    frames = getattr(image, "n_frames", 1)
+    if frames > 1 and image.format != "MPO":  # a camera's JPEG with a second, smaller image inside
+        raise DataError(f"{name} is an animation of {frames} frames; expected a single image")
+    return ()
 
 
 @contextlib.contextmanager
-def _open(data: bytes, name: str) -> Iterator[Image.Image]:
+def _open(stream: IO[bytes], name: str) -> Iterator[Image.Image]:
     """Yield an image of which only the header has been read; turn any error, then or later, into a DataError."""
     try:
-        with _read_header(data) as image:
+        with read_header(stream) as image:
             check_extent(image.height, image.width, name)
-            if image.format == "JPEG" and data.count(b"\xff\xda") > MAX_JPEG_SCANS:
-                raise DataError(f"{name} is a JPEG of more than {MAX_JPEG_SCANS} scans; save it again")
-            if image.format == "PNG" and b"IEND" not in data:
-                raise DataError(f"{name} is truncated: the end mark of a PNG file is missing")
+            check_tiff(image, name)
             yield image
-    except DataError:
-        raise
+    except DataError as error:
+        raise DataError(str(error) if name in str(error) else f"{name} cannot be used: {error}") from None
     except Image.DecompressionBombError:  # raised by Pillow itself for WebP
         raise DataError(f"{name} declares too many pixels; the limit is {MAX_PIXELS:,}: crop or shrink it") from None
     except UnidentifiedImageError:
-        problem = "is not a PNG, JPEG, WebP or BMP image, whatever its name, or is damaged" if data else "is empty"
+        stream.seek(0)
+        problem = f"is not a {FORMATS} image, whatever its name, or is damaged" if stream.read(1) else "is empty"
         raise DataError(f"{name} {problem}") from None
     except Exception as error:  # Pillow raises many types of exception on damaged files
         raise DataError(f"{name} cannot be decoded: {str(error).rstrip('.')}; is the file complete?") from None
@@ -145,15 +187,16 @@ def _open(data: bytes, name: str) -> Iterator[Image.Image]:
 
 
 def from_pillow(image: Image.Image, backdrop: Backdrop = "white") -> DecodedImage:
+    extent = (image.height, image.width)
     if image.mode.startswith("I"):  # the modes of 16 bits per pixel
         deep = np.clip(np.asarray(image), 0, 65535).astype(np.uint32)
         shallow = ((deep + 128) // 257).astype(np.uint8)  # 65535 / 255 = 257; rounded
-        return DecodedImage(shallow[:, :, None], ("16 bits per pixel reduced to 8",))
+        return DecodedImage(shallow[:, :, None], ("16 bits per pixel reduced to 8",), extent)
     if image.has_transparency_data:
         return _flatten(np.array(image.convert("RGBA")), backdrop)
     if image.mode in ("1", "L"):
-        return DecodedImage(np.array(image.convert("L"))[:, :, None])
-    return DecodedImage(np.array(image.convert("RGB")))
+        return DecodedImage(np.array(image.convert("L"))[:, :, None], (), extent)
+    return DecodedImage(np.array(image.convert("RGB")), (), extent)
 
 
 def _flatten(rgba: np.ndarray, backdrop: Backdrop) -> DecodedImage:
@@ -167,48 +210,38 @@ def _flatten(rgba: np.ndarray, backdrop: Backdrop) -> DecodedImage:
             pixels[:, :, channel] = (pixels[:, :, channel] * alpha + under) // 255
         notes = (f"transparent parts laid over {'white' if shade else 'black'}",)
     gray = (pixels == pixels[:, :, :1]).all()
-    return DecodedImage(pixels[:, :, :1] if gray else pixels, notes)
+    height, width = alpha.shape
+    return DecodedImage(pixels[:, :, :1] if gray else pixels, notes, (height, width))
 
 
-def is_gray(image: Tensor) -> bool:
-    """Return whether a (C, H, W) image has no colour but the invisible tint that lossy formats leave."""
-    return image.shape[0] == 1 or bool((image.amax(0) - image.amin(0)).max() <= MAX_TINT)
+def is_gray(pixels: np.ndarray) -> bool:
+    """Return whether an (H, W, C) image has no colour but the invisible tint that lossy formats leave."""
+    if pixels.shape[2] == 1:
+        return True
+    red, green, blue = (pixels[:, :, channel] for channel in range(3))
+    most, least = (pick(pick(red, green), blue) for pick in (np.maximum, np.minimum))
+    return bool((most - least).max() <= MAX_TINT)
 
 
-def luma(pixels: np.ndarray) -> np.ndarray:
-    """Return the gray (H, W) of an RGB (H, W, 3) uint8 image: ITU-R 601 in integers, as in Pillow and JavaScript."""
-    return np.array(Image.fromarray(pixels).convert("L"))
+def image_digest(pixels: np.ndarray) -> bytes:
+    """Return the digest of an (H, W, C) image as it is seen: gray may be stored in colour."""
+    return _digest((to_channels(pixels, 1) if is_gray(pixels) else pixels).transpose(2, 0, 1).tobytes())
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 # --- the conversions every image goes through, in training and in prediction alike --------------------------------
 
 
-def convert(images: Tensor, size: tuple[int, int], channels: int) -> Tensor:
+def convert(images: Tensor, size: tuple[int, int], channels: int, fit: Fit = "stretch") -> Tensor:
     """Convert uint8 (n, C, H, W) to (n, channels, *size)."""
-    if channels < images.shape[1]:  # resize the smaller number of channels
-        return resize(to_channels(images, channels), size)
-    return to_channels(resize(images, size), channels)
-
-
-def to_channels(images: Tensor, channels: int) -> Tensor:
-    """Convert uint8 (n, C, H, W) with C of 1 or 3 to (n, channels, H, W): to gray by luma, to colour by repetition."""
-    if images.shape[1] == channels:
-        return images
-    if channels == 3:
-        return images.expand(-1, 3, -1, -1).contiguous()
-    red, green, blue = images.int().unbind(1)
-    return ((19595 * red + 38470 * green + 7471 * blue + 0x8000) >> 16).byte()[:, None]
-
-
-def resize(images: Tensor, size: tuple[int, int]) -> Tensor:
-    """Resize uint8 (n, C, H, W) to (n, C, *size): bilinear with antialiasing, 1024 at a time to bound the memory."""
-    if tuple(images.shape[-2:]) == tuple(size):
-        return images
     import torch
-    from torch.nn import functional as F
 
-    resized = [
-        F.interpolate(part.float(), size=size, mode="bilinear", antialias=True).round_().clamp_(0, 255).to(torch.uint8)
-        for part in images.split(1024)
-    ]
-    return torch.cat(resized)
+    if tuple(images.shape[1:]) == (channels, *size):
+        return images
+    converted = np.empty((len(images), channels, *size), np.uint8)
+    for row, image in zip(converted, images.numpy(), strict=True):
+        row[:] = to_channels(fit_image(image.transpose(1, 2, 0), size, fit), channels).transpose(2, 0, 1)
+    return torch.from_numpy(converted)

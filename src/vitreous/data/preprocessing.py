@@ -5,7 +5,6 @@ Prediction, serving, exports and the page all follow that block and nothing else
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -14,11 +13,11 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from vitreous.config import Positive, Size
-from vitreous.data.digit_normalisation import SIDE, normalise
-from vitreous.data.images import Backdrop, DecodedImage, check_extent, convert, decode_image, from_pillow, luma
+from vitreous.data.fitting import Fit
+from vitreous.data.images import DecodedImage, check_extent, decode_image, from_pillow
 from vitreous.data.splits import Polarity
+from vitreous.data.target import Prepared, Target
 from vitreous.errors import DataError
-from vitreous.reports.formats import by
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,14 +25,6 @@ if TYPE_CHECKING:
     from vitreous.data.datasets import Dataset
 
 ImageLike = Path | str | bytes | Image.Image | np.ndarray
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """An image in the model's size and channels, and notes on what was done to it."""
-
-    pixels: np.ndarray  # uint8 (C, H, W)
-    notes: tuple[str, ...]
 
 
 class Preprocessing(BaseModel):
@@ -47,6 +38,7 @@ class Preprocessing(BaseModel):
     std: tuple[float, ...]
     resize: Literal["mnist", "bilinear"]  # mnist: digit_normalisation.py, then bilinear to another size than 28×28
     polarity: Polarity
+    fit: Fit = "stretch"  # fitting.py; older records have none, and stretched
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -65,6 +57,7 @@ class Preprocessing(BaseModel):
             std=dataset.std,
             resize="mnist" if dataset.polarity == "light-on-dark" else "bilinear",
             polarity=dataset.polarity,
+            fit=dataset.fit,
         )
 
     def to_input(self, images: Tensor) -> Tensor:
@@ -76,51 +69,28 @@ class Preprocessing(BaseModel):
         pixels = images if images.is_floating_point() else images.float() / 255
         return (pixels - mean) / std
 
-    def prepare(self, image: ImageLike, name: str | None = None) -> Prepared:
-        """Convert any image to the model's size and channels."""
+    @property
+    def target(self) -> Target:
+        """What `prepare`, and decoding in several processes (`workers.decode`), convert images to."""
         if self.channels not in (1, 3):
             raise DataError(f"the model takes {self.channels} channels, and an image has 1 or 3: pass tensors instead")
+        return Target(self.image_size, self.channels, self.fit, digits=self.resize == "mnist")
+
+    def prepare(self, image: ImageLike, name: str | None = None) -> Prepared:
+        """Convert any image to the model's size and channels."""
+        target = self.target
         name = name or (str(image) if isinstance(image, str | Path) else "the image")
-        decoded = _decode(image, name, backdrop="contrast" if self.resize == "mnist" else "white")
-        pixels, notes = decoded.pixels, list(decoded.notes)
-        if self.resize == "mnist":
-            pixels = _normalise_digit(pixels, notes, name)
-            if self.image_size != (SIDE, SIDE):
-                notes.append(f"resized to {by(*self.image_size)}")
-        else:
-            height, width, channels = pixels.shape
-            if channels != self.channels:
-                notes.append("colours converted to gray" if channels == 3 else "gray repeated over three channels")
-            if (height, width) != self.image_size:
-                notes.append(f"resized from {by(height, width)} to {by(*self.image_size)}")
-        planes = pixels.transpose(2, 0, 1).copy()  # (C, H, W)
-        if planes.shape != (self.channels, *self.image_size):
-            import torch  # here, because a drawn digit of 28×28 needs none of it
-
-            planes = convert(torch.from_numpy(planes)[None], self.image_size, self.channels)[0].numpy()
-        return Prepared(planes, tuple(notes))
+        decoded = _decode(image, name, target)
+        prepared = target.prepare(decoded, name)
+        return Prepared(prepared.pixels, (*decoded.notes, *prepared.notes))
 
 
-def _normalise_digit(pixels: np.ndarray, notes: list[str], name: str) -> np.ndarray:
-    """Return the one digit drawn in an (H, W, C) image, as MNIST has it: (28, 28, 1)."""
-    if pixels.shape[2] == 3:
-        notes.append("colours converted to gray")
-    digit = normalise(luma(pixels) if pixels.shape[2] == 3 else pixels[:, :, 0])
-    if digit is None:
-        raise DataError(f"{name} looks blank: no stroke stands out from its background; expected one drawn digit")
-    if digit.inverted:
-        notes.append("dark on light: inverted to light on dark")
-    if not digit.ready:
-        notes.append("the drawing scaled to fit 20×20 and centred by its mass in 28×28, as MNIST's digits are")
-    return digit.centred[:, :, None]
-
-
-def _decode(image: ImageLike, name: str, backdrop: Backdrop) -> DecodedImage:
+def _decode(image: ImageLike, name: str, target: Target) -> DecodedImage:
     if isinstance(image, Image.Image):
         check_extent(image.height, image.width, name)
-        return from_pillow(image, backdrop)
+        return from_pillow(image, target.backdrop)
     if not isinstance(image, np.ndarray):
-        return decode_image(image, name=name, backdrop=backdrop)
+        return decode_image(image, name=name, backdrop=target.backdrop, target=target.decoded_size)
     pixels = image[:, :, None] if image.ndim == 2 else image
     if image.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] not in (1, 3) or pixels.size == 0:
         raise DataError(

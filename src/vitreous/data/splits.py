@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from vitreous.data.fitting import Fit
 from vitreous.data.splitmix import splitmix64
 
 if TYPE_CHECKING:
@@ -22,13 +23,46 @@ MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # per channel, of pixels 
 
 @dataclass(frozen=True)
 class Split:
-    images: Tensor  # uint8 (n, C, H, W)
+    """Images with their labels. The images are rows of a store, which may be a memory-mapped file: splitting copies none.
+
+    `batch` reads the rows that are asked for; `images` reads all of them.
+    """
+
+    store: Tensor  # uint8 (rows of the store, C, H, W)
     labels: Tensor  # int64 (n,)
     paths: tuple[str, ...] = ()  # of the image files, for folders
     source_digests: tuple[bytes, ...] = ()  # of the images these were made from; empty: these are the source
+    rows: Tensor | None = None  # int64 (n,): where the images are in the store; None: the store is this split
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
+        channels, height, width = self.store.shape[1:]
+        return channels, height, width
+
+    @cached_property
+    def images(self) -> Tensor:
+        """All images, uint8 (n, C, H, W): of a large folder a copy in memory, so prefer `batch`."""
+        return self.store if self.rows is None else self.store[self.rows]
+
+    def batch(self, indices: Tensor | np.ndarray | slice) -> Tensor:
+        """Return the images at these indices, uint8 (len(indices), C, H, W)."""
+        import torch
+
+        chosen = torch.from_numpy(indices) if isinstance(indices, np.ndarray) else indices
+        return self.store[chosen if self.rows is None else self.rows[chosen]]
+
+    def image(self, index: int) -> Tensor:
+        """Return one image, uint8 (C, H, W)."""
+        return self.batch(slice(index, index + 1))[0]
+
+    def batches(self, size: int) -> Iterator[Tensor]:
+        """Yield all images in order, `size` at a time; one empty batch where there are none."""
+        for start in range(0, max(1, len(self)), size):
+            yield self.batch(slice(start, start + size))
 
     def take(self, indices: np.ndarray) -> Split:
         import torch
@@ -37,12 +71,13 @@ class Split:
         paths, digests = (
             tuple(values[i] for i in indices) if values else () for values in (self.paths, self.source_digests)
         )
-        return Split(self.images[chosen], self.labels[chosen], paths, digests)
+        rows = chosen if self.rows is None else self.rows[chosen]
+        return Split(self.store, self.labels[chosen], paths, digests, rows)
 
     @cached_property
     def digests(self) -> tuple[bytes, ...]:
         """The digest of every image as its source has it: the same at every `image_size`."""
-        return self.source_digests or tuple(map(image_digest, self.images.numpy()))
+        return self.source_digests or tuple(image_digest(image) for batch in self.batches(256) for image in batch.numpy())
 
     @property
     def sha256(self) -> str:
@@ -64,6 +99,8 @@ class RawDataset:
     polarity: Polarity = "as-is"
     checksums: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    fit: Fit = "stretch"  # how the images got their size
+    skipped: tuple[str, ...] = ()  # files left out because they cannot be read
 
 
 def split_indices(labels: Tensor, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -127,12 +127,12 @@ def _data_arguments(dataset: Dataset, preprocessing: Preprocessing) -> dict[str,
     """Return training images as the model receives them, their labels, and test images."""
     to_input = preprocessing.to_input
     # all images where memory allows, so that no duplicate of a test image is missed
-    most = max(64, _MAX_PIXELS // dataset.train.images[0].numel())
+    most = max(64, _MAX_PIXELS // math.prod(dataset.train.image_shape))
     chosen = torch.randperm(len(dataset.train), generator=torch.Generator().manual_seed(0))[:most]
     return {
-        "images": to_input(dataset.train.images[chosen]),
+        "images": to_input(dataset.train.batch(chosen)),
         "labels": dataset.train.labels[chosen],
-        "test_images": to_input(dataset.test.images),
+        "test_images": to_input(dataset.test.batch(slice(most))),
     }
 
 

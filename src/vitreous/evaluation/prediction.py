@@ -62,21 +62,27 @@ class Evaluation:
 
 
 @torch.inference_mode()
-def compute_logits(model: nn.Module, images: Tensor, preprocessing: Preprocessing, batch_size: int = 500) -> Tensor:
+def compute_logits(
+    model: nn.Module, images: Tensor | Split, preprocessing: Preprocessing, batch_size: int = 500
+) -> Tensor:
     """Return the logits (n, classes) of uint8 images (n, C, H, W), in eval mode; the model's mode is restored."""
     was_training = model.training
     model.eval()
     first = next(model.parameters())
     batches = [
         infer(model, preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype)).float().cpu()
-        for batch in images.split(min(batch_size, max(1, len(images))))
+        for batch in _batches(images, min(batch_size, max(1, len(images))))
     ]
     model.train(was_training)
     return torch.cat(batches)
 
 
+def _batches(images: Tensor | Split, size: int) -> Iterable[Tensor]:
+    return images.batches(size) if isinstance(images, Split) else images.split(size)
+
+
 def evaluate_model(model: nn.Module, split: Split, preprocessing: Preprocessing, batch_size: int = 500) -> Evaluation:
-    return Evaluation(compute_logits(model, split.images, preprocessing, batch_size).numpy(), split.labels.numpy())
+    return Evaluation(compute_logits(model, split, preprocessing, batch_size).numpy(), split.labels.numpy())
 
 
 def evaluate_run(

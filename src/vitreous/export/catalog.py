@@ -144,7 +144,7 @@ def _samples(split: Split, class_names: Sequence[str], run: Run) -> dict[str, An
         "shape": shape,
         "samples": [
             {"label": class_names[label], "pixels": base64.b64encode(image.numpy().tobytes()).decode()}
-            for image, label in zip(fit_to_model(split.images[chosen], run), split.labels[chosen].tolist(), strict=True)
+            for image, label in zip(fit_to_model(split.batch(chosen), run), split.labels[chosen].tolist(), strict=True)
         ],
         "note": "",
     }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from vitreous.data.datasets import Dataset, describe
 from vitreous.data.digits import load_digits
-from vitreous.data.images import resize, to_channels
+from vitreous.data.images import convert
 from vitreous.data.specs import DATASETS
 from vitreous.errors import DataError
 from vitreous.runs import Run, load_run_data
@@ -26,7 +26,7 @@ def local_dataset(run: Run) -> Dataset | None:
 
 def fit_to_model(images: Tensor, run: Run) -> Tensor:
     """Resize images and convert their channels to the model's; uint8 (B, C, H, W)."""
-    return resize(to_channels(images, run.config.model.channels), run.config.model.image_size)
+    return convert(images, run.config.model.image_size, run.config.model.channels, run.preprocessing.fit)
 
 
 def sample_images(run: Run, count: int) -> tuple[Tensor, str]:
@@ -35,8 +35,8 @@ def sample_images(run: Run, count: int) -> tuple[Tensor, str]:
 
     dataset = local_dataset(run)
     if dataset is not None and len(dataset.test) >= count:
-        images, source = dataset.test.images, f"test images of {run.config.data.name}"
+        test, source = dataset.test, f"test images of {run.config.data.name}"
     else:
-        images, source = load_digits().splits["test"].images, "scikit-learn's digits"
-    spread = torch.linspace(0, len(images) - 1, count).long()
-    return fit_to_model(images[spread], run), source
+        test, source = load_digits().splits["test"], "scikit-learn's digits"
+    spread = torch.linspace(0, len(test) - 1, count).long()
+    return fit_to_model(test.batch(spread), run), source

@@ -108,7 +108,7 @@ def _model_input(
         assert test is not None
         if not 0 <= test_index < len(test):
             raise LookError(f"--test {test_index}: the test set has images 0 to {len(test) - 1}")
-        pixels, label = test.images[test_index], int(test.labels[test_index])
+        pixels, label = test.image(test_index), int(test.labels[test_index])
         notes: tuple[str, ...] = (f"image {test_index} of the test set of {run.config.data.name}",)
     else:
         prepared = run.preprocessing.prepare(image)
@@ -119,7 +119,7 @@ def _model_input(
             except VitreousError as error:
                 notes += (f"{run.config.name} was surveyed on this image alone, not on test images: {error}",)
     to_input = run.preprocessing.to_input
-    survey_images = to_input(test.images[:SURVEY_IMAGES]) if test is not None and len(test) else None
+    survey_images = to_input(test.batch(slice(SURVEY_IMAGES))) if test is not None and len(test) else None
     return ModelInput(model, run.config, to_input(pixels[None])[0], survey_images), pixels, label, notes
 
 

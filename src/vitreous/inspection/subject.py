@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vitreous.config import Config
-from vitreous.data.images import resize
+from vitreous.data.images import convert
 from vitreous.inspection.cells import Array, patch_cells
 from vitreous.inspection.examination import Examination, examine
 from vitreous.inspection.model_survey import Survey, survey
@@ -95,7 +95,7 @@ def examine_models(
                 name=name,
                 model=each.model,
                 config=each.config,
-                pixels=resize(torch.as_tensor(pixels)[None], size)[0].numpy(),
+                pixels=convert(torch.as_tensor(pixels)[None], size, len(pixels))[0].numpy(),
                 result=examine(each.model, each.image, target=target, patch=of_patch, cells=cells),
                 survey=survey(each.model, over) if isinstance(each.model, ViT) else None,
                 style=styles[name],

@@ -23,6 +23,7 @@ from vitreous.errors import RunError
 FORMAT = 2  # 1: vitreous 0.1
 CONFIG = "config.json"
 CHECKSUM = "checksum"
+MOST_SKIPPED_NAMES = 100
 
 
 class _Stored(BaseModel):
@@ -40,6 +41,8 @@ class DataRecord(_Stored):
     checksums: dict[str, str] = {}
     test_sha256: str | None = None  # of the test split's images and labels; None: not recorded by older versions
     notes: tuple[str, ...] = ()
+    skipped: int = 0  # files left out because they cannot be read (data.skip_corrupt)
+    skipped_names: tuple[str, ...] = ()  # the first of them
 
 
 class Resolved(_Stored):

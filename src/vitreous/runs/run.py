@@ -23,6 +23,7 @@ from vitreous.errors import RunError, quoted
 from vitreous.runs.folders import LOCK, bundled_path, is_run, is_taken
 from vitreous.runs.record import (
     CONFIG,
+    MOST_SKIPPED_NAMES,
     DataRecord,
     Resolved,
     Results,
@@ -101,6 +102,8 @@ class Run:
             checksums=dataset.checksums,
             test_sha256=dataset.test.sha256,
             notes=dataset.notes,
+            skipped=len(dataset.skipped),
+            skipped_names=dataset.skipped[:MOST_SKIPPED_NAMES],
         )
         return cls._create(path, config, preprocessing, data, resolved)
 

@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vitreous import hardware
 from vitreous.config import Config
-from vitreous.data.datasets import Dataset
+from vitreous.data.datasets import Dataset, Split
 from vitreous.data.sampler import BatchSampler
 from vitreous.errors import RunError, VitreousError, require_packages
 from vitreous.evaluation.prediction import Evaluation, compute_logits
@@ -170,7 +171,7 @@ class Trainer:
     def _validate(self, done: int, progress: Progress, board: Any) -> None:
         if not len(self.dataset.val):
             return
-        evaluation = self._evaluate(self.dataset.val.images, self.dataset.val.labels)
+        evaluation = self._evaluate(self.dataset.val)
         if not self.group.is_main:
             return
         self.run.log(
@@ -185,13 +186,15 @@ class Trainer:
             board.add_scalar("val/loss", evaluation.nll, done)
             board.add_scalar("val/accuracy", evaluation.accuracy, done)
 
-    def _evaluate(self, images: Tensor, labels: Tensor) -> Evaluation:
+    def _evaluate(self, split: Split) -> Evaluation:
         """Evaluate on all processes: each takes its own share of the images."""
-        share = images.tensor_split(self.group.world_size)[self.group.rank]
+        share = split
+        if self.group.world_size > 1:
+            share = split.take(np.array_split(np.arange(len(split)), self.group.world_size)[self.group.rank])
         logits = compute_logits(
             self.stepper.kept_model, share, self.stepper.preprocessing, self.config.train.eval_batch_size
         )
-        return Evaluation(self.group.gather(logits).numpy(), labels.numpy())
+        return Evaluation(self.group.gather(logits).numpy(), split.labels.numpy())
 
     # --- saving and restoring ------------------------------------------------------------------------------
 
@@ -269,7 +272,7 @@ class Trainer:
     def _finish(self, progress: Progress) -> None:
         """Evaluate the kept weights on the test set, which is read here only, and finish the run."""
         train_seconds = self.elapsed_seconds
-        test = self._evaluate(self.dataset.test.images, self.dataset.test.labels)
+        test = self._evaluate(self.dataset.test)
         if self.group.is_main:
             steps = self.resolved.steps
             images_per_second = steps * self.resolved.batch_size / train_seconds

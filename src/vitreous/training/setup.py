@@ -17,7 +17,7 @@ from vitreous.data.preprocessing import Preprocessing
 from vitreous.data.sampler import BatchSampler
 from vitreous.errors import ConfigError, RunError, VitreousError
 from vitreous.models import ViT
-from vitreous.runs import Resolved, Run, is_run, new_run_path, require_same_data
+from vitreous.runs import Resolved, Run, is_run, load_run_data, new_run_path
 from vitreous.training import distributed
 from vitreous.training.distillation import Teacher
 from vitreous.training.step import Stepper, Weights
@@ -76,8 +76,7 @@ def _on_rank_0(group: distributed.Group, act: Callable[[], object]) -> None:
 def _reload(run: Run, device: str) -> tuple[Dataset, Weights | None]:
     """Load the data of an existing run, and its starting weights where no checkpoint has others."""
     _check_same_device(run, device)
-    dataset = load_dataset(run.config.data)
-    require_same_data(run, dataset)
+    dataset = load_run_data(run)
     if run.is_done:
         run.remove_checkpoints()  # where it was killed between its last write and their removal
         return dataset, None
@@ -97,7 +96,7 @@ def _create(
         raise ConfigError(
             f"{config.name!r} has no data of its own: name some with --data (a folder, an .npz, mnist, …)"
         )
-    dataset = load_dataset(config.data)
+    dataset = load_dataset(config.data, config.model.divisor if isinstance(config.model, ViTConfig) else (1, 1))
     preprocessing, weights, notes = Preprocessing.for_dataset(dataset), None, []
     if config.start.weights is None:
         config = fit_to_data(config, dataset)

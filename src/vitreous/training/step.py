@@ -129,7 +129,7 @@ class Stepper:
     def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return augmented images before normalisation, (B, C, H, W), and labels (B,)."""
         train = self.dataset.train
-        pixels = train.images[indices]
+        pixels = train.batch(indices)
         if self.config.data.augment != type(self.config.data.augment)():
             pixels = augment(pixels.float() / 255, indices, self.config.data.augment, self.config.seed, epoch)
         return pixels, train.labels[indices].to(self.device)
