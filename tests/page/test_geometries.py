@@ -132,7 +132,7 @@ def test_a_digit_at_another_size(open_page: Any, mixed_site: str, mixed_runs: li
     """It is normalised as all digits are, and then resized: the page's input is the library's."""
     tab = open_page(mixed_site, "#vit=large&view=patches")
     page = tab.page
-    options = ["coarse", "fine", "stem", "padded", "large", "letters-cnn"]
+    options = ["coarse", "fine", "stem", "padded", "large", "photos", "wide", "letters-cnn"]
     assert page.locator("#vit option").all_inner_texts() == options
     assert page.locator(".cell").count() == 4 * 5
     assert page.locator(".sample").count() == 10
@@ -174,7 +174,7 @@ def test_a_model_of_other_classes_is_not_compared(open_page: Any, mixed_site: st
     assert page.locator(".prediction .model").all_inner_texts() == ["coarse", "digits-cnn"]
     assert page.locator("#cnn option").all_inner_texts() == ["digits-cnn"]
     expect(page.locator("#engine-status")).to_contain_text(
-        "Not shown, because the classes differ from those of coarse: letters-cnn."
+        "Not shown, because the classes differ from those of coarse: letters-cnn, photos-cnn."
     )
 
 

@@ -119,7 +119,7 @@ def samples_for(run: Run) -> dict[str, Any]:
         if _shape(run) == BUNDLED_SHAPE:
             return json.loads(BUNDLED_SAMPLES.read_text(encoding="utf-8"))
         return digit_samples(run)
-    note = "There are no test images to choose from: the model's data are not on the computer that offers this page."
+    note = "There are no test images to choose from: the data it was trained on are not where they were."
     return {"shape": _shape(run), "samples": [], "note": note}
 
 

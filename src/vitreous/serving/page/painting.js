@@ -19,16 +19,15 @@ import { Arithmetic } from "./arithmetic.js";
 import { Bars } from "./bars.js";
 import { announcement, footer, mapCaption, rearrangement } from "./captions.js";
 import { byId, make, makeButton, setAttributes, setText } from "./dom.js";
-import { takesDrawings } from "./engine.js";
 import { stateFacts } from "./facts.js";
 import { HeadGrid } from "./heads.js";
 import { Lens } from "./lens.js";
 import { PatchMap, picture, positionsPicture, showScale } from "./maps.js";
-import { SIDE } from "./normalise.js";
-import { fileName, lookCommand } from "./sharing.js";
+import { fileName, lookCommand, rearrangedNote } from "./sharing.js";
+import { rowsOf, some, someColumns, topClasses } from "./top-classes.js";
 import { Tour } from "./tour.js";
 import { attentionFrom, patchOffset } from "./vit-maths.js";
-import { percent, placeName, signed, times } from "./words.js";
+import { percent, placeName, signed } from "./words.js";
 
 const ANNOUNCE_AFTER = 900; // ms, so that a screen reader reads the last prediction and not every stroke's
 
@@ -121,13 +120,13 @@ export class Painter {
     const { session } = this;
     const { vit, state, results, query, layer } = session;
     this.tour.show(state.step);
-    this.bars.paint(session.predictions(), session.classNames);
+    this.#paintBars();
     this.#paintWhatIf();
     setText("command-text", lookCommand(session));
     setText("file-name", fileName(session));
     setText("command-note", rearrangedNote(session));
     if (vit === null) return;
-    this.lens.paint(results.vit?.lens ?? null, vit.depth, vit.class_names, layer);
+    this.#paintLens(vit);
     this.#paintRemoved(vit);
     this.heads.paint({
       pixels: results.pixels,
@@ -141,6 +140,27 @@ export class Painter {
     this.#paintViews(vit);
     this.#paintChoices(vit);
     this.#paintArithmetic(vit);
+  }
+
+  #paintBars() {
+    const { session } = this;
+    const predictions = session.predictions();
+    const shown = topClasses(session.classNames.length, predictions.flatMap(({ probabilities }) => probabilities ?? []));
+    const selected = predictions.map((prediction) => {
+      const { probabilities, before } = prediction;
+      return { ...prediction, probabilities: some(probabilities, shown), before: some(before, shown) };
+    });
+    this.bars.paint(selected, shown.map((index) => session.classNames[index]));
+    const all = session.classNames.length;
+    setText("other-classes", shown.length < all ? `The most probable of ${all} classes.` : "");
+  }
+
+  /** @param {ViTModel} vit */
+  #paintLens({ depth, class_names }) {
+    const lens = this.session.results.vit?.lens ?? null;
+    const shown = topClasses(class_names.length, lens === null ? [] : rowsOf(lens).reverse());
+    const names = shown.map((index) => class_names[index]);
+    this.lens.paint(lens && someColumns(lens, shown), depth, names, this.session.layer);
   }
 
   /** @param {ViTModel} vit @param {View} view @returns {Overlay} */
@@ -266,15 +286,6 @@ export class Painter {
     byId("reset-whatif").hidden = changes === "";
     setAttributes(byId("shuffle"), { "aria-pressed": String(state.shuffle !== 0) });
   }
-}
-
-/**
- * Say where the command cannot give the same result: it would normalise a digit again that was shifted or shuffled.
- * @param {Session} session
- */
-function rearrangedNote({ lead, isRearranged }) {
-  const isSame = !isRearranged || lead === null || !takesDrawings(lead) || lead.image_size.every((side) => side === SIDE);
-  return isSame ? "" : `The command centres the drawing again: for ${times(lead.image_size)} pixels it differs from this page.`;
 }
 
 /** @param {"vit" | "cnn"} kind @param {Model[]} models @param {Model | null} chosen */

@@ -8,6 +8,8 @@
 
 import { byId, canvasOf, make, onClick, setAttributes, setText } from "./dom.js";
 import { takesDrawings } from "./engine.js";
+import { SIDE } from "./normalise.js";
+import { times } from "./words.js";
 
 const NOTICE_SECONDS = 4;
 let noticeTimer = 0;
@@ -97,6 +99,15 @@ export function lookCommand(session) {
     parts.push(...state.removedPatches.map((patch) => `--without-patch ${patch}`));
   }
   return [...parts, `-o look-${name.replace(".png", "")}`].join(" ");
+}
+
+/**
+ * Say where the command cannot give the same result: it would normalise a digit again that was shifted or shuffled.
+ * @param {Session} session
+ */
+export function rearrangedNote({ lead, isRearranged }) {
+  const isSame = !isRearranged || lead === null || !takesDrawings(lead) || lead.image_size.every((side) => side === SIDE);
+  return isSame ? "" : `The command centres the drawing again: for ${times(lead.image_size)} pixels it differs from this page.`;
 }
 
 /** @param {Model} model */
