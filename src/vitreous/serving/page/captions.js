@@ -17,9 +17,10 @@ export function mapCaption(session, vit, overlay) {
   const { state, results, query } = session;
   if (!results.vit) return !results.isBlank ? "" : takesDrawings(vit) ? "Nothing is drawn yet." : "There is no image yet.";
   const predicted = results.vit.probabilities ? vit.class_names[argmax(results.vit.probabilities)] : "the prediction";
-  const hint = matchMedia("(hover: none)").matches
+  const pointing = matchMedia("(hover: none)").matches
     ? "Tap a patch to look from there, and again to remove it."
     : "Point at a patch to look from there; click to remove it.";
+  const hint = session.hasAttention ? pointing : "Click a patch to remove it.";
   switch (state.view) {
     case "patches":
       return joined(`The ViT's input: ${describePatches(vit)}, read row by row.`, vit.cells.note, hint);

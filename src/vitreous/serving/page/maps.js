@@ -19,10 +19,10 @@
  * @property {(patch: number) => string} describe  a patch's value, for screen readers
  */
 
-import { amountColor, css, signedColor, tint } from "./colors.js";
-import { contextOf, make, resize, setAttributes } from "./dom.js";
+import { amountColor, COLOR_OPACITY, css, INK, INK_OPACITY, signedColor } from "./colors.js";
+import { canvasOf, contextOf, make, resize, setAttributes } from "./dom.js";
 import { toChannels } from "./fitting.js";
-import { numPatches, patchOfPixels, pixelEdges, range, rowAndColumn, sum } from "./vit-maths.js";
+import { numPatches, pixelEdges, range, rowAndColumn, sum } from "./vit-maths.js";
 import { placeName } from "./words.js";
 
 export class PatchMap {
@@ -120,57 +120,74 @@ export class PatchMap {
 }
 
 /**
- * Return the image with an overlay, at the model's image size.
+ * Return the image with an overlay, at the model's image size. Only a plain image is in colour: under a map, colours
+ * would be mistaken for the map's.
  * @param {Uint8Array} pixels @param {ViTModel} model @param {Overlay} overlay @param {HTMLCanvasElement} [canvas]
  */
 export function picture(pixels, model, overlay, canvas = make("canvas")) {
   const [height, width] = model.image_size;
   resize(canvas, width, height);
-  const { values } = overlay;
-  const kind = values === null || overlay.kind === "positions" ? "plain" : overlay.kind;
-  const colorOf = kind === "signed" ? signedColor : amountColor;
-  const tints = range(numPatches(model)).map((patch) =>
-    tint(kind, values === null ? null : colorOf(values[patch] / (overlay.high || 1))),
-  );
-  const image = new ImageData(width, height);
-  const area = height * width;
-  const [bright, isOnDark] = brightnessOf(pixels, model);
-  const next = kind === "plain" && model.channels === 3 ? area : 0; // to the next channel; a map's own colours need gray
-  const levels = next > 0 ? pixels : bright;
-  patchOfPixels(model).forEach((patch, i) => {
-    const { black, white } = tints[patch];
-    for (let channel = 0; channel < 3; channel++) {
-      const level = levels[i + channel * next] / 255;
-      const share = kind === "signed" && !isOnDark ? 1 - level : level;
-      image.data[4 * i + channel] = black[channel] + (white[channel] - black[channel]) * share;
-    }
-    image.data[4 * i + 3] = 255;
-  });
-  contextOf(canvas).putImageData(image, 0, 0);
+  const context = contextOf(canvas);
+  const { kind, values, high } = overlay;
+  const base = basesOf(pixels, model);
+  context.globalAlpha = 1;
+  if (values === null || (kind !== "amount" && kind !== "signed")) {
+    context.drawImage(base.plain, 0, 0);
+    return canvas;
+  }
+  const isSigned = kind === "signed";
+  const colors = Array.from(values, (value) => css((isSigned ? signedColor : amountColor)(value / (high || 1))));
+  if (isSigned) paintCells(context, model, colors);
+  context.drawImage(isSigned ? base.ink : base.gray, 0, 0); // ink is transparent where it is not dark
+  context.globalAlpha = COLOR_OPACITY;
+  if (!isSigned) paintCells(context, model, colors);
   return canvas;
 }
 
-/** @type {WeakMap<Uint8Array, [Uint8Array, boolean]>} */
-const known = new WeakMap();
+/** @param {CanvasRenderingContext2D} context @param {ViTModel} model @param {string[]} colors  one per patch */
+function paintCells(context, model, colors) {
+  const [down, across] = pixelEdges(model);
+  colors.forEach((color, patch) => {
+    const [row, column] = rowAndColumn(patch, model.grid);
+    context.fillStyle = color;
+    context.fillRect(across[column], down[row], across[column + 1] - across[column], down[row + 1] - down[row]);
+  });
+}
+
+/** @type {WeakMap<Uint8Array, Record<"plain" | "gray" | "ink", HTMLCanvasElement>>} */
+const bases = new WeakMap();
 
 /**
- * Return an image's gray values, and whether it is of bright strokes on a flat dark background: under a signed map those
- * are drawn as ink, and of any other image the dark parts are (as inspection/pictures.py).
- * @param {Uint8Array} pixels @param {ViTModel} model @returns {[Uint8Array, boolean]}
+ * Return an image as it is, in gray, and in ink on nothing: bright strokes on a flat dark background, or else whatever is
+ * dark (as inspection/pictures.py).
+ * @param {Uint8Array} pixels @param {ViTModel} model
  */
-function brightnessOf(pixels, { image_size: [height, width], channels }) {
-  const found = known.get(pixels);
-  if (found !== undefined) return found;
-  const { values } = toChannels({ values: pixels, channels, height, width }, 1);
+function basesOf(pixels, { image_size: [height, width], channels }) {
+  const known = bases.get(pixels);
+  if (known !== undefined) return known;
+  const image = { values: pixels, channels, height, width };
+  const gray = toChannels(image, 1);
+  const ink = make("canvas", { width, height });
+  const inked = new ImageData(width, height);
+  const isOnDark = isDarkAround(gray);
+  gray.values.forEach((level, i) => {
+    inked.data.set([...INK, INK_OPACITY * (isOnDark ? level : 255 - level)], 4 * i);
+  });
+  contextOf(ink).putImageData(inked, 0, 0);
+  const made = { plain: canvasOf(image), gray: canvasOf(gray), ink };
+  bases.set(pixels, made);
+  return made;
+}
+
+/** Whether an image has a flat dark border. @param {import("./fitting.js").Image} gray */
+function isDarkAround({ values, height, width }) {
   const border = values.filter((_, i) => {
     const [y, x] = [Math.floor(i / width), i % width];
     return y === 0 || x === 0 || y === height - 1 || x === width - 1;
   });
   const mean = sum(border) / border.length;
   const spread = Math.sqrt(sum(Array.from(border, (value) => (value - mean) ** 2)) / border.length);
-  const isOnDark = border.sort()[border.length >> 1] < 127.5 && spread < 0.15 * 255;
-  known.set(pixels, [values, isOnDark]);
-  return [values, isOnDark];
+  return border.sort()[border.length >> 1] < 127.5 && spread < 0.15 * 255;
 }
 
 /**

@@ -30,7 +30,7 @@ function clear(...names) {
 
 /** @param {Steps | null} steps @param {readonly [number, number]} size  of the model's input */
 export function showSteps(steps, size) {
-  const [yours, scaled, centred] = clear("yours", "fit 20 × 20", "centred");
+  const [yours, scaled, centred] = clear("yours", "fit\u00a020\u00a0×\u00a020", "centred");
   if (steps === null) {
     setText("steps-caption", "Nothing is drawn yet.");
     return;
