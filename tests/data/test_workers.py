@@ -74,6 +74,7 @@ def test_the_bytes_of_prepare(files: list[Item], fit: str, digits: bool, monkeyp
 
 def test_extents_and_parts_of_files(files: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "available_cores", lambda: 2)
+    monkeypatch.setattr(workers, "FEWEST_HEADERS", 10)
     shard, parts = tmp_path / "shard", []
     with shard.open("wb") as stream:
         for item in files:
@@ -116,7 +117,9 @@ def test_in_flight_is_bounded(files: list[Item], monkeypatch: pytest.MonkeyPatch
 
 
 def _children() -> set[int]:
-    listed = subprocess.run(["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True)
+    listed = subprocess.run(
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(os.getpid())], capture_output=True, text=True
+    )
     return {int(line.split()[0]) for line in listed.stdout.splitlines() if "vitreous.data.worker" in line}
 
 

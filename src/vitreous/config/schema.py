@@ -134,7 +134,7 @@ class ViTConfig(_ImageModel):
 
     @property
     def divisor(self) -> tuple[int, int]:
-        """Height and width of which an image must have multiples: the patch, and a factor of 2 per stage of the stem."""
+        """Numbers of which height and width must be multiples: the patch, times 2 per stage of the stem."""
         if self.fit != "exact":
             return 1, 1
         stride = 2 ** len(self.stem_channels)

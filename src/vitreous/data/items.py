@@ -22,7 +22,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of a source, in the order in which they are stored; splits that the source does not define are absent."""
+    """The images of a source, in the order in which they are stored; a split that it does not define has none."""
 
     items: Sequence[Item]
     class_names: tuple[str, ...]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
+from vitreous.models.input import check_input
 from vitreous.models.variants import ConvStem, sincos_2d
 
 #: The intermediates that a forward pass records, by name; see `ViT.forward`.
@@ -202,6 +203,7 @@ class ViT(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """z_0 = [x_class; x_p¹E; …; x_pᴺE] + E_pos (Eq. 1)."""
+        check_input(images, self.config)
         x = self.fit(self.stem(images) if self.stem is not None else images)
         return self.drop(self.add_class_token_and_positions(self.patch_embed(x)))
 

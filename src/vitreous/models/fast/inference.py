@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vitreous.models.fast.split_batch import SplitBatch
 from vitreous.models.fast.vit import FastViT
+from vitreous.models.input import check_input
 from vitreous.models.vit import Block, patchify
 
 _MANY_TOKENS = 800  # of all images together; below it a call costs more than the work it saves
@@ -53,6 +54,7 @@ def _embed(model: FastViT, images: Tensor) -> Tensor:
     """Return `model.embed(images)`; for one image, patchify and a product take a third of the convolution's time."""
     if model.stem is not None or len(images) != 1:
         return model.embed(images)
+    check_input(images, model.config)
     projection = model.patch_embed.proj
     patches = patchify(model.fit(images), model.patch_embed.patch_size)
     return model.add_class_token_and_positions(F.linear(patches, projection.weight.flatten(1), projection.bias))
