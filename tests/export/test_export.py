@@ -244,7 +244,8 @@ def test_the_page_is_a_whole_folder(tiny: Run, make_run: Callable[..., Run], tmp
     written = export_page([tiny, cnn], tmp_path / "site")
     assert written.files == (
         "engine.json", "index.html", "main.js", "models.json", "models/small.onnx", "models/tiny.onnx",
-        "ort/ort-wasm-simd-threaded.mjs", "ort/ort-wasm-simd-threaded.wasm", "ort/ort.wasm.min.mjs", "samples/tiny.json",
+        "ort/ort-wasm-simd-threaded.mjs", "ort/ort-wasm-simd-threaded.wasm", "ort/ort.wasm.min.mjs",
+        "samples/tiny.json",
     )  # fmt: skip
     vit_entry, cnn_entry = json.loads((tmp_path / "site" / "models.json").read_text())["models"]
     assert (vit_entry["id"], vit_entry["name"], vit_entry["kind"], vit_entry["lean"]) == ("tiny", "ViT", "vit", False)

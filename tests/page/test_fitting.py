@@ -44,7 +44,7 @@ def _decoded(text: str, shape: tuple[int, ...]) -> np.ndarray:
 def _photograph(height: int, width: int, seed: int = 0) -> np.ndarray:
     """Return a smooth image with edges and some noise."""
     rng = np.random.default_rng(seed)
-    y, x = np.mgrid[0:1:height * 1j, 0:1:width * 1j]
+    y, x = np.mgrid[0 : 1 : height * 1j, 0 : 1 : width * 1j]
     image = np.stack([255 * y, 200 * x + 30, 255 * (x - y) ** 2], axis=2)
     image[(x - 0.6) ** 2 + (y - 0.4) ** 2 < 0.05] = (250, 220, 30)
     return np.clip(image + rng.normal(0, 5, image.shape), 0, 255).astype(np.uint8)
@@ -53,7 +53,13 @@ def _photograph(height: int, width: int, seed: int = 0) -> np.ndarray:
 def test_any_size_and_fit_to_the_byte(open_page: Any, mixed_site: str) -> None:
     rng = np.random.default_rng(0)
     cases, expected = [], []
-    sizes = [*rng.integers(1, 60, (60, 4)), *rng.integers(1, 260, (30, 4)), (1, 900, 9, 9), (700, 3, 20, 50), (5, 5, 64, 2)]
+    sizes = [
+        *rng.integers(1, 60, (60, 4)),
+        *rng.integers(1, 260, (30, 4)),
+        (1, 900, 9, 9),
+        (700, 3, 20, 50),
+        (5, 5, 64, 2),
+    ]
     for i, (height, width, *size) in enumerate(np.array(sizes).tolist()):
         channels, wanted = (int(count) for count in rng.choice((1, 3), 2))
         pixels = rng.integers(0, 256, (height, width, channels)).astype(np.uint8)

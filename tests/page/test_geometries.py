@@ -138,7 +138,9 @@ def test_a_digit_at_another_size(open_page: Any, mixed_site: str, mixed_runs: li
     assert page.locator(".sample").count() == 10
     expect(page.locator("#steps-caption")).to_contain_text("resized to 32 × 40")
     assert page.locator(".prediction").count() == 1
-    expect(page.locator("#engine-status")).to_contain_text("digits-cnn is not shown: it takes digits of 28 × 28 pixels.")
+    expect(page.locator("#engine-status")).to_contain_text(
+        "digits-cnn is not shown: it takes digits of 28 × 28 pixels."
+    )
     page.locator("#clear").click()
     tab.draw(STROKE)
     with page.expect_download() as download:
@@ -151,7 +153,9 @@ def test_a_digit_at_another_size(open_page: Any, mixed_site: str, mixed_runs: li
 def looked_at(page: Any, site: str, model: str) -> list[int]:
     """Return the pixels that the page sends to a model."""
     with page.expect_request(lambda request: request.url == f"{site}v1/look") as sent:
-        page.locator(f"#vit option[value={model}]").evaluate("(option) => option.parentElement.dispatchEvent(new Event('change'))")
+        page.locator(f"#vit option[value={model}]").evaluate(
+            "(option) => option.parentElement.dispatchEvent(new Event('change'))"
+        )
     return list(base64.b64decode(sent.value.post_data_json["pixels"]))
 
 

@@ -29,7 +29,7 @@ def photos_site(request: pytest.FixtureRequest) -> str:
 
 
 def _photograph(height: int = 60, width: int = 90) -> np.ndarray:
-    y, x = np.mgrid[0:255:height * 1j, 0:255:width * 1j]
+    y, x = np.mgrid[0 : 255 : height * 1j, 0 : 255 : width * 1j]
     return np.stack([y, x, 255 - x], axis=2).astype(np.uint8)
 
 
@@ -97,7 +97,8 @@ def test_a_gray_and_wide_model(open_page: Any, mixed_site: str, mixed_runs: list
         """() => {
           const canvas = document.querySelector(".view[data-view=patches] canvas");
           const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-          return { size: [canvas.height, canvas.width], gray: data.every((v, i) => i % 4 === 3 || v === data[i - (i % 4)]) };
+          const gray = data.every((value, i) => i % 4 === 3 || value === data[i - (i % 4)]);
+          return { size: [canvas.height, canvas.width], gray };
         }"""
     )
     assert shown == {"size": [24, 40], "gray": True}
@@ -356,7 +357,9 @@ def test_attention_that_is_too_much_to_send_is_left_out(browser: Any, mixed_site
     context = browser.new_context()
     page = context.new_page()
     asked: list[str] = []
-    page.on("request", lambda request: asked.extend(request.post_data_json["want"]) if request.method == "POST" else None)
+    page.on(
+        "request", lambda request: asked.extend(request.post_data_json["want"]) if request.method == "POST" else None
+    )
     page.route(
         "**/engine-http.js",
         lambda route: route.fulfill(

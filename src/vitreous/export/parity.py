@@ -97,7 +97,9 @@ def _num_images(model: nn.Module) -> int:
     if not isinstance(model, ViT):
         return NUM_IMAGES
     config = model.config
-    return min(NUM_IMAGES, max(FEWEST_IMAGES, MAX_ATTENTION // (config.depth * config.num_heads * config.num_tokens**2)))
+    return min(
+        NUM_IMAGES, max(FEWEST_IMAGES, MAX_ATTENTION // (config.depth * config.num_heads * config.num_tokens**2))
+    )
 
 
 def _random_masks(model: ViT, count: int) -> dict[str, Tensor]:
