@@ -20,7 +20,7 @@ from vitreous.data.datasets import load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import ExportError, MissingExtraError
 from vitreous.export import onnx_files, parity
-from vitreous.export.catalog import model_entries, run_for_samples, sample_digits
+from vitreous.export.catalog import model_entries
 from vitreous.export.graph import build_graph
 from vitreous.export.images import sample_images
 from vitreous.export.onnx_files import export_onnx
@@ -244,13 +244,15 @@ def test_the_page_is_a_whole_folder(tiny: Run, make_run: Callable[..., Run], tmp
     written = export_page([tiny, cnn], tmp_path / "site")
     assert written.files == (
         "engine.json", "index.html", "main.js", "models.json", "models/small.onnx", "models/tiny.onnx",
-        "ort/ort-wasm-simd-threaded.mjs", "ort/ort-wasm-simd-threaded.wasm", "ort/ort.wasm.min.mjs", "samples.json",
+        "ort/ort-wasm-simd-threaded.mjs", "ort/ort-wasm-simd-threaded.wasm", "ort/ort.wasm.min.mjs",
+        "samples/tiny.json",
     )  # fmt: skip
     vit_entry, cnn_entry = json.loads((tmp_path / "site" / "models.json").read_text())["models"]
     assert (vit_entry["id"], vit_entry["name"], vit_entry["kind"], vit_entry["lean"]) == ("tiny", "ViT", "vit", False)
     assert vit_entry["grid"] == [4, 4]
     assert (cnn_entry["kind"], cnn_entry["lean"], cnn_entry["onnx"]) == ("cnn", True, "models/small.onnx")
-    samples = json.loads((tmp_path / "site" / "samples.json").read_text())["samples"]
+    assert vit_entry["samples"] == cnn_entry["samples"] == "samples/tiny.json"  # the same images
+    samples = json.loads((tmp_path / "site" / "samples" / "tiny.json").read_text())["samples"]
     assert len(samples) == 100
     assert {sample["label"] for sample in samples[:10]} == set("0123456789")
     assert all(len(base64.b64decode(sample["pixels"])) == 28 * 28 for sample in samples)
@@ -281,13 +283,6 @@ def test_a_relative_path_is_relative_to_the_current_folder(tiny: Run, tmp_path: 
 # --- the page's models.json -------------------------------------------------------------------------------------------
 
 
-def test_samples_fit_the_page_where_a_run_does(make_run: Callable[..., Run], tiny: Run) -> None:
-    large = make_run(TINY.replace(image_size=(32, 32), patch_size=8), "large", image_size=(32, 32))
-    assert run_for_samples([large, tiny]) is tiny
-    assert len(base64.b64decode(sample_digits(run_for_samples([large, tiny]))["samples"][0]["pixels"])) == 28 * 28
-    assert run_for_samples([large]) is large
-
-
 @pytest.mark.parametrize(
     "changes", [{}, {"patch_size": 16, "fit": "pad"}, {"patch_size": 1, "stem_channels": (4, 4)}], ids=str
 )
@@ -306,3 +301,10 @@ def test_entries_hold_the_edges_of_the_patches(changes: dict[str, Any]) -> None:
     entry, cells = model_entries({"tiny": metadata})[0]["cells"], patch_cells(config)
     assert (entry["row_edges"], entry["column_edges"]) == (list(cells.row_edges), list(cells.column_edges))
     assert (entry["exact"], entry["note"]) == (cells.exact, cells.note)
+
+
+def test_many_tokens_are_checked_on_fewer_images() -> None:
+    """All attention weights of 96 images with 1,024 patches would take 6 GB."""
+    fine = TINY.replace(image_size=(128, 128), patch_size=4, depth=4, num_heads=4, dim=16)
+    assert parity._num_images(build(TINY)) == parity.NUM_IMAGES
+    assert parity._num_images(build(fine)) == parity.FEWEST_IMAGES

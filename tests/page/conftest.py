@@ -24,7 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from vitreous.config import CNNConfig, Config, DataConfig, ModelConfig, ViTConfig, override
 from vitreous.config.presets import preset
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 NO_BROWSER = "the page is tested in a browser, and none is installed: `apt-get install chromium`"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FAKE_CAMERA = ["--use-fake-device-for-media-stream"]
 CSP = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self'"
 SERVE = """
 import sys
@@ -72,7 +75,7 @@ def browser() -> Iterator[Browser]:
     if found is None:
         pytest.skip(NO_BROWSER)
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=found, args=[*FLAGS, *FAKE_CAMERA])
         yield browser
         browser.close()
 
@@ -98,27 +101,45 @@ def runs(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> list[Run
 
 @pytest.fixture(scope="session")
 def mixed_runs(browser: Browser, tmp_path_factory: pytest.TempPathFactory, randomise: Any) -> list[Run]:
-    """Untrained models: the first does not fit the page, and the last has other classes than the rest."""
+    """Untrained models of digits, one of them of another image size and one of other classes; then of photographs."""
     tiny: dict[str, Any] = {"dim": 16, "mlp_dim": 24, "zero_head": False}
     cnn = CNNConfig(conv_channels=(4, 8), hidden=16)
     models: dict[str, ModelConfig] = {
-        "large": ViTConfig(image_size=(32, 32), patch_size=8, depth=1, num_heads=2, **tiny),
         "coarse": ViTConfig(depth=2, num_heads=2, **tiny),
         "fine": ViTConfig(patch_size=4, depth=3, num_heads=4, **tiny),
         "stem": ViTConfig(stem_channels=(4, 4), patch_size=1, depth=1, num_heads=2, **tiny),
         "padded": ViTConfig(patch_size=16, fit="pad", pool="mean", depth=1, num_heads=2, **tiny),
+        "large": ViTConfig(image_size=(32, 40), patch_size=8, depth=1, num_heads=2, **tiny),
         "digits-cnn": cnn,
         "letters-cnn": cnn,
+        "photos": ViTConfig(image_size=(32, 32), channels=3, patch_size=8, depth=2, num_heads=2, num_classes=3, **tiny),
+        "wide": ViTConfig(image_size=(24, 40), patch_size=8, depth=1, num_heads=2, num_classes=3, **tiny),
+        "photos-cnn": cnn.replace(image_size=(32, 32), channels=3, num_classes=3),
     }
+    fits = {"photos": "crop", "photos-cnn": "crop", "wide": "letterbox"}
     folder, made = tmp_path_factory.mktemp("mixed"), []
+    _make_photographs(folder / "data")
     for name, model in models.items():
-        config = Config(name=name, model=model, data=DataConfig(name="digits", image_size=model.image_size))
+        source = str(folder / "data") if name in fits else "digits"
+        data = DataConfig(name=source, image_size=model.image_size, channels=model.channels, fit=fits.get(name))
+        config = Config(name=name, model=model, data=data)
         dataset = load_dataset(config.data)
         if name == "letters-cnn":
             dataset = dataclasses.replace(dataset, class_names=tuple("abcdefghij"))
         made.append(Run.create(folder / name, config, dataset, Preprocessing.for_dataset(dataset)))
         made[-1].finish(randomise(build(model)), None)
     return made
+
+
+def _make_photographs(folder: Path) -> None:
+    """Write twelve images of three colours, of 40×50 pixels."""
+    rng = np.random.default_rng(3)
+    for name, color in {"red": (200, 60, 50), "green": (50, 170, 80), "blue": (40, 80, 190)}.items():
+        (folder / name).mkdir(parents=True)
+        for i in range(12):
+            pixels = np.clip(rng.normal(color, 25, (40, 50, 3)), 0, 255).astype(np.uint8)
+            pixels[8:20, 4 * i : 4 * i + 9] = 255
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
 
 
 # --- the page, behind both engines ------------------------------------------------------------------------------------
@@ -148,7 +169,23 @@ def static_folder(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> 
 @pytest.fixture(scope="session")
 def static_site(static_folder: Path) -> Iterator[str]:
     """The page with its models as files: the browser engine."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Static, directory=static_folder))
+    with hosting(static_folder) as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def static_photos_site(mixed_runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The page of a model of photographs alone."""
+    from vitreous.serving.static_page import export_page
+
+    photos = [run for run in mixed_runs if run.path.name == "photos"]
+    with hosting(export_page(photos, tmp_path_factory.mktemp("site") / "page").folder) as address:
+        yield address
+
+
+@contextlib.contextmanager
+def hosting(folder: Path) -> Iterator[str]:
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Static, directory=folder))
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield f"http://127.0.0.1:{server.server_address[1]}/"
@@ -181,7 +218,7 @@ def serving(runs: list[Run], log: Path) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, env=environment)
     try:
         address = f"http://127.0.0.1:{port}/"
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 300
         while True:
             try:
                 urllib.request.urlopen(address + "readyz", timeout=5).close()

@@ -16,7 +16,8 @@ from vitreous.runs import Run
 LOOK = """async ([requests, site]) => {
   const { chooseEngine, isViT } = await import(site + "engine.js");
   const engine = await chooseEngine();
-  const models = await engine.start(() => {});
+  let models = [];
+  await engine.start(() => {}, (list) => { models = list; });
   const plain = (value) => value && (value.data ? { data: [...value.data], shape: [...value.shape] } : [...value]);
   const results = [];
   for (const { kind, pixels, headMask, tokenMask, want } of requests) {
@@ -33,7 +34,7 @@ TENSORS = ("attention", "lens", "queries", "keys", "values")
 
 @pytest.fixture(scope="module")
 def pictures(static_folder: Any) -> list[np.ndarray]:
-    samples = json.loads((static_folder / "samples.json").read_text(encoding="utf-8"))["samples"]
+    samples = json.loads((static_folder / "samples" / "digits-vit.json").read_text(encoding="utf-8"))["samples"]
     return [np.frombuffer(base64.b64decode(sample["pixels"]), np.uint8) for sample in samples[:4]]
 
 
@@ -113,7 +114,8 @@ def test_patch_removal_stops_when_it_is_cancelled(open_page: Any, static_site: s
           };
           const { chooseEngine, isAbort, isViT } = await import(site + "engine.js");
           const engine = await chooseEngine();
-          const model = (await engine.start(() => {})).find(isViT);
+          let model = null;
+          await engine.start(() => {}, (list) => { model = list.find(isViT); });
           const request = { pixels: new Uint8Array(784), headMask: null, tokenMask: null, want: ["patch_removal"] };
           await engine.look(model, request, new AbortController().signal);
           const whole = sizes.splice(0);

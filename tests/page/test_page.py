@@ -166,7 +166,7 @@ def test_pictures_are_opened_and_pasted(open_page: Any, served_site: str) -> Non
     tab.wait_until_idle()
     assert tab.probabilities() == shares
     page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"not a picture"})
-    page.locator("#draw-error", has_text="not an image I can read: PNG, JPEG, WebP or BMP").wait_for()
+    page.locator("#draw-error", has_text="not an image I can read: PNG, JPEG, WebP, GIF or BMP").wait_for()
     page.set_input_files(
         "#file", {"name": "blank.png", "mimeType": "image/png", "buffer": _png(np.full((50, 50), 200, np.uint8))}
     )
@@ -331,7 +331,8 @@ def test_names_of_models_and_views(open_page: Any, served_site: str) -> None:
           const { lookCommand } = await import(site + "sharing.js");
           const { fromHash } = await import(site + "state.js");
           const { state } = fromHash("#view=occlusion");
-          return [lookCommand({ vit: { id: "vit", kind: "vit" }, cnn: { id: "cnn", kind: "cnn" }, state }), state.view];
+          const session = { lead: null, vit: { id: "vit", kind: "vit" }, cnn: { id: "cnn", kind: "cnn" }, state };
+          return [lookCommand(session), state.view];
         }""",
         served_site,
     )

@@ -27,7 +27,7 @@ from starlette.testclient import TestClient
 from vitreous.config import CNNConfig, Config, DataConfig, ViTConfig
 from vitreous.data.datasets import load_dataset
 from vitreous.data.preprocessing import Preprocessing
-from vitreous.export.catalog import sample_digits
+from vitreous.export.catalog import samples_for
 from vitreous.export.served_graphs import export_for_serving
 from vitreous.models import build
 from vitreous.runs import Run
@@ -76,9 +76,9 @@ def _make(folder: Path, randomise: Any) -> None:
 @pytest.fixture(scope="session")
 def _samples_once(runs: list[Run]) -> Iterator[None]:
     """Reading the digits takes half a second: once is enough."""
-    samples = sample_digits(runs[0])
+    samples = samples_for(runs[0])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("vitreous.serving.service.sample_digits", lambda run: samples)
+        patch.setattr("vitreous.serving.service.samples_for", lambda run: samples)
         yield
 
 

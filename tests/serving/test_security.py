@@ -31,6 +31,7 @@ def test_every_response_has_the_security_headers(client: TestClient, path: str) 
     assert policy["script-src"] == "'self' 'wasm-unsafe-eval'"
     assert policy["frame-ancestors"] == "'none'"
     assert "unsafe-inline" not in headers["content-security-policy"]
+    assert headers["permissions-policy"] == "camera=(self), microphone=(), geolocation=()"  # the page takes photographs
 
 
 def test_no_page_names_another_host(client: TestClient) -> None:

@@ -16,7 +16,7 @@ def serve(
         int | None, Option(help="Processes; default: 1, or 2 for other machines.", min=1, max=256)
     ] = None,
 ) -> None:
-    """Draw a digit and see the model think: the page and an HTTP API."""
+    """Draw a digit or open an image and see the model think: the page and an HTTP API."""
     from vitreous.runs import Run
     from vitreous.serving.server import serve_runs
 

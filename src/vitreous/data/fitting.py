@@ -79,7 +79,9 @@ def _resize(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     if pixels.shape[:2] == size:
         return pixels
     image = Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))
-    resized = np.asarray(image.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+    # in two steps: in one, Pillow chooses which axis comes first, and not every version chooses the same
+    across = image.resize((size[1], image.height), Image.Resampling.BILINEAR)
+    resized = np.asarray(across.resize((size[1], size[0]), Image.Resampling.BILINEAR))
     return resized.reshape(*size, pixels.shape[2])
 
 

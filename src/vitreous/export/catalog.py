@@ -1,4 +1,4 @@
-"""What the page needs to know about its models, and test images to start with: models.json and samples.json.
+"""What the page needs to know about its models, and test images to start with: models.json and samples/.
 
 The server's /v1/models and /v1/samples return the same documents, so the page works alike with and without a server.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ import vitreous
 from vitreous.config import ViTConfig, build_config
 from vitreous.data.digits import load_digits
 from vitreous.data.splits import Split
+from vitreous.errors import ExportError
 from vitreous.export.images import fit_to_model, local_dataset
 from vitreous.inspection.cells import patch_cells
 from vitreous.runs import BUNDLED, Run
@@ -24,8 +26,9 @@ from vitreous.runs import BUNDLED, Run
 Entry = dict[str, Any]
 SAMPLES = 100
 _COPIED = ("class_names", "preprocessing", "parameters", "accuracy", "temperature", "novelty")  # from the metadata
-PAGE_IMAGE = (1, 28, 28)  # what is drawn on the page: channels, height, width
-BUNDLED_SAMPLES = BUNDLED / "samples.json"  # `digit_samples` of a run with PAGE_IMAGE, without importing scikit-learn
+SAMPLES_BYTES = 720_000  # of pixels; 1 MB as text
+BUNDLED_SAMPLES = BUNDLED / "samples.json"  # `digit_samples` of a run with this shape, without importing scikit-learn
+BUNDLED_SHAPE = [1, 28, 28]  # channels, height, width
 _TITLES = {"vit": "ViT", "cnn": "CNN", "post-vit": "The article's ViT", "post-cnn": "The article's CNN",
            "post-design": "The article's design"}  # fmt: skip
 
@@ -93,26 +96,32 @@ def models_document(entries: Sequence[Entry]) -> dict[str, Any]:
 # --- images to start with ----------------------------------------------------------------------------------------
 
 
-def run_for_samples(runs: Sequence[Run]) -> Run:
-    """Return the first run whose images have the size drawn on the page, or else the first run."""
-    return next((run for run in runs if _shape(run) == PAGE_IMAGE), runs[0])
+def check_images(runs: Sequence[Run]) -> None:
+    """Refuse a run whose images no page can show."""
+    for run in runs:
+        channels = run.config.model.channels
+        if channels not in (1, 3):
+            raise ExportError(
+                f"{str(run.path)!r} takes images of {channels} channels, and the page shows gray (1) or colour (3):"
+                " use it from Python, or write it with `vitreous export --to onnx`"
+            )
 
 
-def _shape(run: Run) -> tuple[int, ...]:
-    return (run.config.model.channels, *run.config.model.image_size)
+def samples_for(run: Run) -> dict[str, Any]:
+    """Return test images at the model's size, alternating classes: {"shape", "samples": [{"label", "pixels"}], "note"}.
 
-
-def sample_digits(run: Run) -> dict[str, Any]:
-    """Return test images at the model's size, alternating classes: {"samples": [{"label", "pixels"}]}.
-
-    They come from the run's test set if it is on this machine, else from the digits.
+    They come from the run's test set. Where that is not on this machine, a model of digits gets scikit-learn's, and any
+    other none and a `note` that says so.
     """
     dataset = local_dataset(run)
     if dataset is not None:
         return _samples(dataset.test, dataset.class_names, run)
-    if _shape(run) == PAGE_IMAGE:
-        return json.loads(BUNDLED_SAMPLES.read_text(encoding="utf-8"))
-    return digit_samples(run)
+    if run.preprocessing.resize == "mnist":
+        if _shape(run) == BUNDLED_SHAPE:
+            return json.loads(BUNDLED_SAMPLES.read_text(encoding="utf-8"))
+        return digit_samples(run)
+    note = "There are no test images to choose from: the data it was trained on are not where they were."
+    return {"shape": _shape(run), "samples": [], "note": note}
 
 
 def digit_samples(run: Run) -> dict[str, Any]:
@@ -121,15 +130,23 @@ def digit_samples(run: Run) -> dict[str, Any]:
     return _samples(digits.splits["test"], digits.class_names, run)
 
 
+def _shape(run: Run) -> list[int]:
+    return [run.config.model.channels, *run.config.model.image_size]
+
+
 def _samples(split: Split, class_names: Sequence[str], run: Run) -> dict[str, Any]:
-    per_class = max(1, SAMPLES // len(class_names))
+    shape = _shape(run)
+    most = max(1, min(SAMPLES, SAMPLES_BYTES // math.prod(shape)))
+    per_class = max(1, most // len(class_names))
     labels = split.labels.numpy()
     by_class = [np.flatnonzero(labels == label)[:per_class].tolist() for label in range(len(class_names))]
-    chosen = [indices[i] for i in range(per_class) for indices in by_class if i < len(indices)][:SAMPLES]
+    chosen = [indices[i] for i in range(per_class) for indices in by_class if i < len(indices)][:most]
     images = fit_to_model(split.batch(np.array(chosen)), run)
     return {
+        "shape": shape,
         "samples": [
             {"label": class_names[label], "pixels": base64.b64encode(image.numpy().tobytes()).decode()}
             for image, label in zip(images, split.labels[chosen].tolist(), strict=True)
-        ]
+        ],
+        "note": "",
     }

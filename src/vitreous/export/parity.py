@@ -19,6 +19,8 @@ from vitreous.models import ViT
 from vitreous.runs import Run
 
 NUM_IMAGES = 96
+FEWEST_IMAGES = 4
+MAX_ATTENTION = 64_000_000  # weights of all images: models of many tokens are checked on fewer, or memory would run out
 #: Relative to the largest value of an output. Correct graphs differ by 1e-6, wrong ones by far more than this.
 MAX_DIFFERENCE = 1e-4
 TIMEOUT_SECONDS = 120.0
@@ -58,7 +60,7 @@ class Parity:
 
 def check_parity(file: Path, run: Run, model: nn.Module, full: bool) -> Parity:
     """Raise an ExportError unless every output equals the model's and every prediction is the same."""
-    images, source = sample_images(run, NUM_IMAGES)
+    images, source = sample_images(run, _num_images(model))
     pixels = images.float() / 255
     masks = _random_masks(model, len(pixels)) if full and isinstance(model, ViT) else {}
     expected = _expected(run, model, pixels, masks)
@@ -89,6 +91,15 @@ def check_parity(file: Path, run: Run, model: nn.Module, full: bool) -> Parity:
         for kind in (OUTPUTS, INTERMEDIATES)
     )
     return Parity(len(pixels), source, outputs, intermediates)
+
+
+def _num_images(model: nn.Module) -> int:
+    if not isinstance(model, ViT):
+        return NUM_IMAGES
+    config = model.config
+    return min(
+        NUM_IMAGES, max(FEWEST_IMAGES, MAX_ATTENTION // (config.depth * config.num_heads * config.num_tokens**2))
+    )
 
 
 def _random_masks(model: ViT, count: int) -> dict[str, Tensor]:

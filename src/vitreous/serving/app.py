@@ -98,11 +98,11 @@ def _add_api(app: FastAPI, service: Service) -> None:
     add("/healthz", "Report that the server is alive.", lambda: b'{"status":"alive"}', contract.Status)
     add("/readyz", "Report whether the server can predict now.", service.readiness, contract.Status, 503)
 
-    summary = "Return test images to start with."
+    summary = "Return test images of a model to start with."
 
-    @app.get("/v1/samples", summary=summary, responses=contract.responses(contract.Samples, summary, 429))
-    async def samples() -> Response:
-        return ApiResponse(await service.samples())
+    @app.get("/v1/samples", summary=summary, responses=contract.responses(contract.Samples, summary, 422, 429))
+    async def samples(model: Annotated[str | None, Query(description=contract.MODEL_ID)] = None) -> Response:
+        return ApiResponse(await service.samples(model))
 
     text: contract.Responses = {200: {"description": "Metrics.", "content": {"text/plain": {}}}}
 

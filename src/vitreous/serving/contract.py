@@ -115,7 +115,9 @@ class Sample(BaseModel):
 
 
 class Samples(BaseModel):
+    shape: list[int] = Field(description="channels, rows, columns")
     samples: list[Sample]
+    note: str = Field(description="why there are none; otherwise empty")
 
 
 class Status(BaseModel):

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from vitreous.errors import ConfigError, ExportError, require_packages
+from vitreous.export.catalog import check_images
 from vitreous.export.served_graphs import export_for_serving, has_graphs
 from vitreous.hardware import available_cores
 from vitreous.runs import Run
@@ -54,6 +55,7 @@ def serve_runs(
     check_exposure(host, token, no_auth)
     ip_address, port = _resolve(host, port)
     chosen = list(runs) or [Run.open(name) for name in ("bundled:vit", "bundled:cnn")]
+    check_images(chosen)
     local = is_loopback(host)
     workers = workers or (1 if local else min(2, available_cores()))  # each takes 150 MB; limits are per worker
     _export_missing(chosen)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from vitreous.export.catalog import models_document, run_for_samples, sample_digits
+from vitreous.export.catalog import models_document, samples_for
 from vitreous.serving import look, reading
 from vitreous.serving.contract import LookRequest
 from vitreous.serving.limits import Limits
@@ -32,7 +32,7 @@ class Service:
         self._looking = Pool(1, limits.looks, "looking")
         self._stopping = False
         self.models_json = orjson.dumps(models_document([model.entry for model in models.values()]))
-        self._samples_json = b""
+        self._samples_json: dict[str, bytes] = {}  # by model id
         engines = [model.engine for model in models.values()]
         metrics.add_gauge("vitreous_waiting_images", "Queued images.", lambda: sum(one.waiting for one in engines))
         metrics.add_gauge("vitreous_body_bytes", "Bodies in memory.", lambda: self._bodies.total_bytes)
@@ -117,14 +117,13 @@ class Service:
         }
         return orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY)
 
-    async def samples(self) -> bytes:
-        """Return the samples, read when they are first asked for: data sets are large."""
-        if not self._samples_json:
-            self._samples_json = await self._decoding.run(self._read_samples)
-        return self._samples_json
-
-    def _read_samples(self) -> bytes:
-        return orjson.dumps(sample_digits(run_for_samples([model.run for model in self.models.values()])))
+    async def samples(self, model_id: str | None) -> bytes:
+        """Return a model's samples, read when they are first asked for: data sets are large."""
+        model = self.find(model_id)
+        if model.id not in self._samples_json:
+            read = await self._decoding.run(lambda: orjson.dumps(samples_for(model.run)))
+            self._samples_json[model.id] = read
+        return self._samples_json[model.id]
 
     def readiness(self) -> bytes:
         if self._stopping:

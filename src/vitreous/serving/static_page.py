@@ -2,9 +2,9 @@
 
 index.html …        the page's own files
 engine.json         {"engine": "browser"}: there is no server, the models run in the browser
-models.json         as /v1/models, where each model's "onnx" names its file
+models.json         as /v1/models, where each model's "onnx" and "samples" name its files
 models/ID.onnx      the full graph with required masks (onnxruntime-web has no optional inputs)
-samples.json        as /v1/samples
+samples/ID.json     as /v1/samples; models with the same images share one
 ort/                onnxruntime-web
 """
 
@@ -20,7 +20,7 @@ from vitreous.downloads import cache as sources
 from vitreous.downloads.cache import FileSet, PinnedFile
 from vitreous.downloads.origins import NpmPackage
 from vitreous.errors import ExportError
-from vitreous.export.catalog import model_ids, models_document, run_for_samples, sample_digits
+from vitreous.export.catalog import check_images, model_ids, models_document, samples_for
 from vitreous.export.graph import require_export_packages
 from vitreous.export.onnx_files import Exported, export_onnx
 from vitreous.runs import Run
@@ -59,6 +59,7 @@ def export_page(runs: Sequence[Run], folder: Path) -> ExportedPage:
     folder = Path(folder)
     if not runs:
         raise ExportError("a page needs at least one run; name one with --run")
+    check_images(runs)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ExportError(f"{str(folder)!r} exists and is not empty; name another with -o")
     own_files = page_files()
@@ -93,18 +94,22 @@ def _add_models(runs: Sequence[Run], folder: Path) -> tuple[Exported, ...]:
     )
     loaded = [onnx.load(model.path) for model in exported]
     entries = entries_from_onnx(runs, [{one.key: one.value for one in model.metadata_props} for model in loaded])
-    for entry, model in zip(entries, exported, strict=True):
+    samples: dict[bytes, str] = {}
+    for entry, run, model in zip(entries, runs, exported, strict=True):
         model.path.chmod(0o644)
         entry["onnx"] = model.path.relative_to(folder).as_posix()
         entry["lean"] = not model.full  # only `pixels` goes in, only `logits` and `probabilities` come out
-    documents = {
-        "models.json": models_document(entries),
-        "samples.json": sample_digits(run_for_samples(runs)),
-        "engine.json": {"engine": "browser"},
-    }
-    for name, document in documents.items():
-        _write(folder / name, (json.dumps(document, ensure_ascii=False) + "\n").encode())
+        entry["samples"] = samples.setdefault(_json(samples_for(run)), f"samples/{entry['id']}.json")
+    files = {name: document for document, name in samples.items()}
+    files["models.json"] = _json(models_document(entries))
+    files["engine.json"] = _json({"engine": "browser"})
+    for name, document in files.items():
+        _write(folder / name, document)
     return exported
+
+
+def _json(document: object) -> bytes:
+    return (json.dumps(document, ensure_ascii=False) + "\n").encode()
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -1,25 +1,26 @@
 /**
  * The sentences under the figures and in the footer.
  *
- * @import { ViTModel } from "./engine.js"
+ * @import { Model, ViTModel } from "./engine.js"
  * @import { Overlay } from "./maps.js"
  * @import { Session } from "./session.js"
  * @import { State } from "./state.js"
  */
 
-import { isViT } from "./engine.js";
+import { takesDrawings } from "./engine.js";
 import { sameClasses } from "./session.js";
 import { argmax, sum } from "./vit-maths.js";
-import { describePatches, percent, placeName, thousands, unlikeSentence } from "./words.js";
+import { describePatches, percent, placeName, thousands, times, unlikeSentence } from "./words.js";
 
 /** @param {Session} session @param {ViTModel} vit @param {Overlay} overlay  the map's */
 export function mapCaption(session, vit, overlay) {
   const { state, results, query } = session;
-  if (!results.vit) return results.pixels.some((value) => value > 0) ? "" : "Nothing is drawn yet.";
+  if (!results.vit) return !results.isBlank ? "" : takesDrawings(vit) ? "Nothing is drawn yet." : "There is no image yet.";
   const predicted = results.vit.probabilities ? vit.class_names[argmax(results.vit.probabilities)] : "the prediction";
-  const hint = matchMedia("(hover: none)").matches
+  const pointing = matchMedia("(hover: none)").matches
     ? "Tap a patch to look from there, and again to remove it."
     : "Point at a patch to look from there; click to remove it.";
+  const hint = session.hasAttention ? pointing : "Click a patch to remove it.";
   switch (state.view) {
     case "patches":
       return joined(`The ViT's input: ${describePatches(vit)}, read row by row.`, vit.cells.note, hint);
@@ -69,7 +70,7 @@ function attentionCaption(session, vit, values, hint) {
   );
 }
 
-/** Describe what is done to the drawing before the models get it; empty: nothing. @param {State} state */
+/** Describe what is done to the input before the models get it; empty: nothing. @param {State} state */
 export function rearrangement({ shift: [right, down], shuffle }) {
   const changes = [];
   if (right !== 0) changes.push(`${Math.abs(right)} px to the ${right < 0 ? "left" : "right"}`);
@@ -79,16 +80,25 @@ export function rearrangement({ shift: [right, down], shuffle }) {
 }
 
 /** Return where the models run, their sizes and accuracies, and which ones are not shown. @param {Session} session */
-export function footer({ engine, models, vit, cnn }) {
+export function footer({ engine, models, vit, cnn, comparable }) {
   const facts = [vit, cnn].map((model) => {
     if (model === null) return "";
     const accuracy = model.accuracy === null ? "" : `, ${percent(model.accuracy)} accuracy on its test set`;
     return `${model.name}: ${thousands(model.parameters)} parameters${accuracy}.`;
   });
-  const others = models.filter((model) => vit !== null && !isViT(model) && !sameClasses(model, vit));
-  const names = others.map(({ name }) => name).join(", ");
-  const notShown = names && `Not shown, because the classes differ from those of ${vit?.name}: ${names}.`;
-  return joined(engine?.place ?? "", ...facts, notShown);
+  const others = models.filter((model) => model !== vit && model.kind === "cnn" && !comparable.includes(model));
+  const [taking, classed] = [false, true].map((same) => others.filter((model) => vit && sameClasses(model, vit) === same));
+  const names = taking.map(({ name }) => name).join(", ");
+  const otherClasses = names && `Not shown, because the classes differ from those of ${vit?.name}: ${names}.`;
+  const otherImages = classed.map((model) => `${model.name} is not shown: it takes ${describeImages(model)}.`);
+  return joined(engine?.place ?? "", ...facts, otherClasses, ...otherImages);
+}
+
+/** @param {Model} model */
+function describeImages(model) {
+  const kind = takesDrawings(model) ? "digits" : model.channels === 1 ? "gray images" : "colour images";
+  const { fit = "stretch" } = model.preprocessing;
+  return `${kind} of ${times(model.image_size)} pixels${takesDrawings(model) || fit === "stretch" ? "" : ` (${fit})`}`;
 }
 
 /** Return the predictions in words, for screen readers. @param {Session} session */

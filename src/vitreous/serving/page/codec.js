@@ -2,6 +2,7 @@
  * Drawings as short texts for the address bar. A stroke takes about one byte per point: a step of up to seven in each
  * direction is one byte, a longer one is a marker and the point itself. Pixels are runs of zeros and the values between.
  *
+ * @import { Image } from "./fitting.js"
  * @import { Stroke } from "./raster.js"
  */
 
@@ -100,6 +101,19 @@ export function decodePixels(text, count) {
   }
   if (filled !== count) throw new RangeError("too few pixels");
   return pixels;
+}
+
+/** @param {Image} image @returns {string}  such as "3x32x32.AAEC…": channels, height and width come first */
+export function encodeImage({ values, channels, height, width }) {
+  return `${channels}x${height}x${width}.${encodePixels(values)}`;
+}
+
+/** @param {string} text @param {number} longest  side that is accepted @returns {Image} */
+export function decodeImage(text, longest) {
+  const [, shape, pixels] = /^([13]x\d{1,3}x\d{1,3})\.(.*)$/.exec(text) ?? [];
+  const [channels, height, width] = (shape ?? "").split("x").map(Number);
+  if (!(Math.min(height, width) >= 1 && Math.max(height, width) <= longest)) throw new RangeError("no image of this shape");
+  return { values: decodePixels(pixels, channels * height * width), channels, height, width };
 }
 
 /** Encode as base64 in the alphabet that needs no escaping in an address. @param {Uint8Array} bytes */

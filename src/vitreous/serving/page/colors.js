@@ -3,9 +3,9 @@
  * cividis over the picture for amounts; blue – white – orange, the picture in ink, for signed values.
  */
 
-const COLOR_OPACITY = 0.66;
-const INK = [23, 28, 33];
-const INK_OPACITY = 0.6;
+export const COLOR_OPACITY = 0.66;
+export const INK = [23, 28, 33];
+export const INK_OPACITY = 0.6;
 
 // cividis at 0, 1/32 … 1, linear in between
 const CIVIDIS = [
@@ -15,7 +15,6 @@ const CIVIDIS = [
 ].map(bytesOf);
 const BLUE = bytesOf("2f6db5");
 const ORANGE = bytesOf("d9730d");
-const BLACK = [0, 0, 0];
 const WHITE = [255, 255, 255];
 
 /** @param {string} hex */
@@ -43,15 +42,4 @@ export function signedColor(value) {
 /** @param {number[]} color */
 export function css(color) {
   return `rgb(${color.map((value) => Math.round(value)).join(" ")})`;
-}
-
-/**
- * Return the colours of black and of white pixels under a patch's colour. All three kinds are linear in the pixel's
- * brightness, so the rest is interpolation.
- * @param {"plain" | "amount" | "signed"} kind @param {number[] | null} color  null: nothing is laid over the picture
- */
-export function tint(kind, color) {
-  if (kind === "plain" || color === null) return { black: BLACK, white: WHITE };
-  if (kind === "signed") return { black: color, white: mix(color, INK, INK_OPACITY) };
-  return { black: mix(BLACK, color, COLOR_OPACITY), white: mix(WHITE, color, COLOR_OPACITY) };
 }

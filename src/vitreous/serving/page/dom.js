@@ -74,12 +74,18 @@ export function resize(canvas, width, height) {
   if (canvas.width !== width || canvas.height !== height) [canvas.width, canvas.height] = [width, height]; // this clears it
 }
 
-/** Return a canvas that shows the picture at its own size. @param {import("./normalise.js").Gray} picture */
-export function grayCanvas({ values, height, width }) {
+/** Return a canvas that shows the image at its own size. @param {import("./fitting.js").Image} image */
+export function canvasOf({ values, channels, height, width }) {
   const canvas = make("canvas", { width, height, "aria-hidden": "true" });
-  const image = new ImageData(width, height);
-  const abgr = Uint32Array.from(values, (value) => (0xff000000 | (value * 0x010101)) >>> 0);
-  new Uint32Array(image.data.buffer).set(abgr);
-  contextOf(canvas).putImageData(image, 0, 0);
+  const area = height * width;
+  const [green, blue] = channels === 3 ? [area, 2 * area] : [0, 0];
+  const pixels = new ImageData(width, height);
+  for (let i = 0; i < area; i++) {
+    pixels.data[4 * i] = values[i];
+    pixels.data[4 * i + 1] = values[green + i];
+    pixels.data[4 * i + 2] = values[blue + i];
+    pixels.data[4 * i + 3] = 255;
+  }
+  contextOf(canvas).putImageData(pixels, 0, 0);
   return canvas;
 }

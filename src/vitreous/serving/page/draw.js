@@ -1,22 +1,23 @@
 /**
- * The sheet: draw with mouse, pen, finger or keys; undo, clear; open, paste or drop a picture; choose a test image.
+ * The sheet for drawn digits: mouse, pen, finger or keys; undo, clear; a picture or a test image to draw over.
  *
- * @import { Sample } from "./engine.js"
+ * @import { Model, Sample } from "./engine.js"
+ * @import { Image } from "./fitting.js"
  * @import { Gray, Steps } from "./normalise.js"
  * @import { Stroke } from "./raster.js"
  * @import { Drawing } from "./state.js"
  */
 
-import { byId, contextOf, grayCanvas, makeButton, onClick, resize, setAttributes, setText } from "./dom.js";
-import { normalise, SIDE } from "./normalise.js";
-import { PictureError, readPicture } from "./picture-files.js";
+import { byId, canvasOf, contextOf, onClick, resize, setAttributes, setText } from "./dom.js";
+import { fitImage, toChannels } from "./fitting.js";
+import { normalise, shrink, SIDE } from "./normalise.js";
+import { readDigit } from "./picture-files.js";
 import { onSheet, PEN_RADIUS, rasterise, SHEET, smooth } from "./raster.js";
-import { range } from "./vit-maths.js";
+import { showSteps } from "./steps.js";
 
 const MIN_STEP = 3; // closer points make the address longer and the line no better
 const KEY_STEP = 4;
 const MAX_UNDO = 100;
-const SAMPLES_SHOWN = 10;
 
 export class DrawingPad {
   #canvas = byId("pad", HTMLCanvasElement);
@@ -29,7 +30,6 @@ export class DrawingPad {
   #stroke = null;
   /** @type {Sample[]} */
   #samples = [];
-  #firstSample = 0;
   /** the position of the keyboard's pen; null: it was not used @type {[number, number] | null} */
   #cursor = null;
   #penDown = false;
@@ -43,10 +43,7 @@ export class DrawingPad {
     this.onChange = onChange;
     this.#listenToPointer();
     this.#listenToKeys();
-    this.#listenToFiles();
-    onClick("undo", () => this.#undo());
     onClick("clear", () => this.#replace({ under: null, strokes: [] }));
-    onClick("more-samples", () => this.#showSamples(this.#firstSample + SAMPLES_SHOWN));
     new ResizeObserver(() => this.paint()).observe(this.#canvas);
   }
 
@@ -56,14 +53,7 @@ export class DrawingPad {
     this.paint();
   }
 
-  /** @param {Sample[]} samples */
-  offer(samples) {
-    this.#samples = samples;
-    this.#showSamples(0);
-    this.paint();
-  }
-
-  #undo() {
+  undo() {
     const before = this.#past.pop();
     if (before !== undefined) this.#set(before);
   }
@@ -72,23 +62,35 @@ export class DrawingPad {
   #under() {
     const { under } = this.#drawing;
     const sample = under?.kind === "sample" ? this.#samples[under.index % (this.#samples.length || 1)] : null;
-    const pixels = under?.kind === "pixels" ? under.pixels : sample?.pixels;
-    return pixels ? { values: pixels, height: SIDE, width: SIDE } : null;
+    if (under?.kind === "pixels") return { values: under.pixels, height: SIDE, width: SIDE };
+    return sample ? toChannels(sample.image, 1) : null;
   }
 
-  /** The sheet's gray values, as saved; without strokes, the picture under them at its own size. @returns {Gray} */
-  picture() {
+  /** The sheet's gray values; without strokes, the picture under them at its own size. @returns {Gray} */
+  #gray() {
     const under = this.#under();
     const { strokes } = this.#drawing;
     if (under !== null && strokes.length === 0) return under;
-    return rasterise(strokes, under === null ? null : onSheet(under));
+    return rasterise(strokes, under === null ? null : onSheet(shrink(under)));
   }
 
-  /** How the drawing becomes the model's 28×28 pixels; null if it is blank. @returns {Steps | null} */
-  steps() {
+  /** The sheet, as saved. */
+  picture() {
+    return asImage(this.#gray());
+  }
+
+  /** Return the drawing as the model gets it, and show how that comes about; null if it is blank. @param {Model} model */
+  prepare({ preprocessing }) {
+    const steps = this.#steps();
+    showSteps(steps, preprocessing.image_size);
+    return steps && fitImage(asImage(steps.centred), preprocessing);
+  }
+
+  /** How the drawing becomes 28×28 pixels; null if it is blank. @returns {Steps | null} */
+  #steps() {
     const under = this.#under();
     const opened = under === null || this.#drawing.strokes.length > 0 ? undefined : this.#opened.get(under.values);
-    return opened ?? normalise(this.picture());
+    return opened ?? normalise(this.#gray());
   }
 
   /** @param {Drawing} drawing */
@@ -100,7 +102,6 @@ export class DrawingPad {
   /** @param {Drawing} drawing */
   #set(drawing) {
     this.#drawing = drawing;
-    setText("draw-error", "");
     this.paint();
     this.onChange(drawing);
   }
@@ -187,70 +188,33 @@ export class DrawingPad {
     };
     canvas.addEventListener("keyup", (event) => event.key === " " && up());
     canvas.addEventListener("blur", up);
-    document.addEventListener("keydown", (event) => {
-      const typing = event.target instanceof HTMLInputElement && event.target.type !== "checkbox";
-      if ((event.ctrlKey || event.metaKey) && event.key === "z" && !typing) {
-        event.preventDefault();
-        this.#undo();
-      }
-    });
   }
 
-  // --- pictures ------------------------------------------------------------------------------------------------------
+  // --- pictures and test images --------------------------------------------------------------------------------------
 
-  #listenToFiles() {
-    const input = byId("file", HTMLInputElement);
-    onClick("open", () => input.click());
-    input.addEventListener("change", () => {
-      const file = input.files?.[0];
-      if (file) void this.#read(file);
-      input.value = "";
-    });
-    document.addEventListener("paste", (event) => {
-      const file = event.clipboardData?.files[0];
-      if (file) void this.#read(file);
-      else if (event.clipboardData?.types.length) setText("draw-error", "The clipboard does not hold a picture.");
-    });
-    document.addEventListener("dragover", (event) => event.preventDefault());
-    document.addEventListener("drop", (event) => {
-      event.preventDefault();
-      const file = event.dataTransfer?.files[0];
-      if (file) void this.#read(file);
-    });
+  /** @param {Sample[]} samples */
+  offer(samples) {
+    this.#samples = samples;
+    this.paint();
   }
 
-  /** @param {Blob} file */
-  async #read(file) {
-    try {
-      const steps = await readPicture(file);
-      this.#opened.set(steps.centred.values, steps);
-      this.#replace({ under: { kind: "pixels", pixels: steps.centred.values }, strokes: [] });
-    } catch (error) {
-      if (!(error instanceof PictureError)) throw error;
-      setText("draw-error", error.message);
-    }
+  /** @param {number} index  of a test image */
+  choose(index) {
+    this.#replace({ under: { kind: "sample", index }, strokes: [] });
   }
 
-  /** @param {number} from */
-  #showSamples(from) {
-    const count = this.#samples.length;
-    this.#firstSample = count > 0 ? from % count : 0;
-    const shown = range(Math.min(SAMPLES_SHOWN, count)).map((i) => (this.#firstSample + i) % count);
-    byId("samples").replaceChildren(
-      ...shown.map((index) => {
-        const { label, pixels } = this.#samples[index];
-        const choose = () => this.#replace({ under: { kind: "sample", index }, strokes: [] });
-        const canvas = grayCanvas({ values: pixels, height: SIDE, width: SIDE });
-        return makeButton({ class: "sample", "aria-label": `Test image: ${label}` }, choose, canvas);
-      }),
-    );
-    byId("more-samples").hidden = count <= SAMPLES_SHOWN;
+  /** @param {Blob} file @param {Model} model */
+  async open(file, model) {
+    const steps = await readDigit(file, model.preprocessing);
+    this.#opened.set(steps.centred.values, steps);
+    this.#replace({ under: { kind: "pixels", pixels: steps.centred.values }, strokes: [] });
   }
 
   // --- painting ------------------------------------------------------------------------------------------------------
 
   paint() {
-    const side = Math.max(1, Math.round(this.#canvas.clientWidth * devicePixelRatio));
+    const side = Math.round(this.#canvas.clientWidth * devicePixelRatio);
+    if (side === 0) return; // the model takes other images
     resize(this.#canvas, side, side);
     const context = contextOf(this.#canvas);
     context.setTransform(1, 0, 0, 1, 0, 0);
@@ -259,7 +223,9 @@ export class DrawingPad {
     const under = this.#under();
     if (under !== null) {
       context.imageSmoothingQuality = "high";
-      context.drawImage(this.#bitmapOf(under), 0, 0, SHEET, SHEET);
+      const scale = SHEET / Math.max(under.width, under.height);
+      const [wide, tall] = [scale * under.width, scale * under.height];
+      context.drawImage(this.#bitmapOf(under), (SHEET - wide) / 2, (SHEET - tall) / 2, wide, tall);
     }
     context.strokeStyle = context.fillStyle = "#fff";
     context.lineWidth = 2 * PEN_RADIUS;
@@ -289,9 +255,14 @@ export class DrawingPad {
   /** @param {Gray} picture */
   #bitmapOf(picture) {
     let canvas = this.#bitmaps.get(picture.values);
-    if (canvas === undefined) this.#bitmaps.set(picture.values, (canvas = grayCanvas(picture)));
+    if (canvas === undefined) this.#bitmaps.set(picture.values, (canvas = canvasOf(asImage(picture))));
     return canvas;
   }
+}
+
+/** @param {Gray} gray @returns {Image} */
+function asImage({ values, height, width }) {
+  return { values, channels: 1, height, width };
 }
 
 /** @param {number} value */

@@ -1,6 +1,6 @@
 /**
  * The models in this browser: ONNX graphs run by onnxruntime-web in a worker (engine-worker.js), so that drawing never
- * waits for them. Nothing drawn leaves the computer.
+ * waits for them. Nothing drawn or opened leaves the computer.
  *
  * @import { LookRequest, LookResult, Model, Progress, Tensor, ViTModel, Want } from "./engine.js"
  * @import { GraphTensor } from "./engine-worker.js"
@@ -13,8 +13,9 @@ import { megabytes } from "./words.js";
 const REMOVALS_PER_BATCH = 8; // a newer request waits for this many, not for all
 
 export class BrowserEngine {
-  place = "The models run in your browser: your drawing stays on your computer.";
+  place = "The models run in your browser: what you draw or open stays on your computer.";
   hasGradients = false;
+  mostNumbers = 16_000_000; // 64 MB of memory
 
   /** @type {Worker | null} */
   #worker = null;
@@ -22,10 +23,11 @@ export class BrowserEngine {
   #waiting = new Map();
   #lastRequest = 0;
 
-  /** @param {Progress} progress */
-  async start(progress) {
+  /** @param {Progress} progress @param {(models: Model[]) => void} onList */
+  async start(progress, onList) {
     progress("Loading the list of models …", null);
     const models = readModels(await readJson("models.json"));
+    onList(models);
     const graphFiles = models.map((model) => model.onnx ?? `models/${model.id}.onnx`);
     const [wasm, ...graphs] = await fetchAll(["ort/ort-wasm-simd-threaded.wasm", ...graphFiles], progress);
     progress("Starting the models …", 1);
@@ -33,11 +35,11 @@ export class BrowserEngine {
     this.#worker.addEventListener("message", ({ data }) => this.#receive(data));
     this.#worker.addEventListener("error", () => this.#fail());
     await this.#request({ wasm, graphs: models.map((model, i) => ({ id: model.id, bytes: graphs[i] })) });
-    return models;
   }
 
-  async samples() {
-    return readSamples(await readJson("samples.json"));
+  /** @param {Model} model */
+  async samples({ id, samples }) {
+    return readSamples(await readJson(samples ?? `samples/${id}.json`));
   }
 
   /** @param {Model} model @param {LookRequest} request @param {AbortSignal} [signal] @returns {Promise<LookResult>} */

@@ -10,15 +10,17 @@ import { EngineError, isAbort, readModels, readSamples } from "./engine.js";
 export class HttpEngine {
   place = "The models run on this server.";
   hasGradients = true;
+  mostNumbers = 4_000_000; // as serving/limits.py
 
-  /** @param {Progress} progress */
-  async start(progress) {
+  /** @param {Progress} progress @param {(models: Model[]) => void} onList */
+  async start(progress, onList) {
     progress("Loading the list of models …", null);
-    return readModels(await jsonOf(fetch("v1/models")));
+    onList(readModels(await jsonOf(fetch("v1/models"))));
   }
 
-  async samples() {
-    return readSamples(await jsonOf(fetch("v1/samples")));
+  /** @param {Model} model */
+  async samples({ id }) {
+    return readSamples(await jsonOf(fetch(`v1/samples?model=${encodeURIComponent(id)}`)));
   }
 
   /** @param {Model} model @param {LookRequest} request @param {AbortSignal} [signal] @returns {Promise<LookResult>} */
@@ -56,7 +58,7 @@ async function jsonOf(request) {
   } catch (error) {
     if (isAbort(error)) throw error;
     throw new EngineError(
-      "The server does not respond. Is `vitreous serve` still running? Your drawing is saved in the address.",
+      "The server does not respond. Is `vitreous serve` still running?",
     );
   }
   const document = await response.json().catch((error) => {
@@ -65,7 +67,7 @@ async function jsonOf(request) {
   });
   if (response.ok && document !== null) return document;
   if (response.status === 429 || response.status === 503) {
-    throw new EngineError("The server is busy; the next stroke tries again.");
+    throw new EngineError("The server is busy; the next change tries again.");
   }
   const detail = typeof document?.detail === "string" ? document.detail : document?.title;
   throw new EngineError(`The server responded with ${response.status}${detail ? `: ${detail}` : "."}`);

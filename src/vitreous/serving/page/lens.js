@@ -38,7 +38,8 @@ export class Lens {
     const names = classNames.map((name) => make("th", { scope: "col", title: name }, make("span", {}, name)));
     const head = make("thead", {}, make("tr", {}, make("td"), ...names));
     const body = make("tbody", {}, ...this.#rows.map(({ row }) => row));
-    this.place.replaceChildren(make("table", { class: "lens-table" }, head, body));
+    const inWords = classNames.length > 5 && classNames.some((name) => name.length > 3); // too long for its column
+    this.place.replaceChildren(make("table", { class: `lens-table${inWords ? " words" : ""}` }, head, body));
   }
 
   /**

@@ -1,19 +1,18 @@
 /**
- * The page: connects the drawing, the controls and the address with the session, its requests and its painting.
+ * The page: connects the input, the controls and the address with the session, its requests and its painting.
  *
+ * @import { Model, Samples } from "./engine.js"
  * @import { State } from "./state.js"
  */
 
 import { byId, onClick, setText } from "./dom.js";
-import { DrawingPad } from "./draw.js";
 import { chooseEngine } from "./engine.js";
-import { SIDE } from "./normalise.js";
+import { Input } from "./input.js";
 import { Painter } from "./painting.js";
 import { markPending, Requests, showError } from "./requests.js";
 import { KINDS, Session } from "./session.js";
 import { offerSharing, showNotice } from "./sharing.js";
-import { fromHash, MAX_SHIFT, toHash } from "./state.js";
-import { showSteps } from "./steps.js";
+import { fitsLink, fromHash, toHash } from "./state.js";
 import { toggleTheme } from "./theme.js";
 import { numPatches, patchOffset } from "./vit-maths.js";
 
@@ -21,9 +20,11 @@ const ADDRESS_DELAY = 250; // ms after the last change
 
 class Page {
   #session = new Session();
-  #pad = new DrawingPad((drawing) => this.update({ drawing }, true));
+  #input = new Input((change) => this.update(change, true));
   #painter = new Painter(this.#session, this);
-  #requests = new Requests(this.#session, this.#pad, this.#painter);
+  #requests = new Requests(this.#session, this.#input, this.#painter);
+  /** @type {Map<Model, Promise<Samples>>} */
+  #samples = new Map();
   #writtenHash = "";
   #addressTimer = 0;
 
@@ -33,11 +34,13 @@ class Page {
     this.#readAddress();
     try {
       session.engine = await chooseEngine();
-      const [models, samples] = await Promise.all([session.engine.start(showProgress), this.#loadSamples()]);
-      if (samples.length === 0 && session.state.drawing.under?.kind === "sample") session.state.drawing.under = null;
-      session.useModels(models);
-      this.#useChosenModels();
-      this.#pad.show(session.state.drawing);
+      /** @type {Promise<void> | null} */
+      let fitted = null;
+      await session.engine.start(showProgress, (models) => {
+        session.models = models;
+        fitted = this.#useChosenModels(); // the input is shown before the models are loaded
+      });
+      await fitted;
       this.#requests.predict();
     } catch (error) {
       showError(error);
@@ -46,16 +49,26 @@ class Page {
     }
   }
 
-  async #loadSamples() {
-    const samples = (await this.#session.engine?.samples().catch(() => [])) ?? [];
-    this.#pad.offer(samples); // the digit is on the sheet before the models are loaded
-    showSteps(this.#pad.steps());
-    return samples;
-  }
-
-  #useChosenModels() {
-    this.#session.useChosenModels();
+  /** Fit the page to the chosen models, and offer the test images of the leading one. */
+  async #useChosenModels() {
+    const session = this.#session;
+    session.useChosenModels();
+    const { lead, engine, state } = session;
+    if (lead === null || engine === null) return;
+    this.#input.fit(lead);
     this.#painter.fit();
+    markPending({ samples: true });
+    if (!this.#samples.has(lead)) {
+      const none = { samples: [], note: "The test images could not be loaded." };
+      this.#samples.set(lead, engine.samples(lead).catch(() => none));
+    }
+    const offered = await this.#samples.get(lead);
+    if (lead !== session.lead || offered === undefined) return; // another was chosen meanwhile
+    if (offered.samples.length === 0 && state.drawing.under?.kind === "sample") session.update({ drawing: { under: null, strokes: state.drawing.strokes } });
+    this.#input.offer(offered);
+    this.#input.show(session.state);
+    await this.#input.prepare(lead);
+    markPending({ samples: false });
   }
 
   #listen() {
@@ -64,8 +77,15 @@ class Page {
     offerSharing(
       () => this.#writeAddress(),
       () => {
-        const { isRearranged, results } = session;
-        return isRearranged ? { values: results.pixels, height: SIDE, width: SIDE } : this.#pad.picture();
+        if (this.#input.isDrawing) return "the drawing and all settings";
+        const isMissing = session.state.picture.kind !== "sample" && session.seen !== null && !fitsLink(session.seen);
+        return isMissing ? "all settings, but not the image, which is too large for a link" : "the image and all settings";
+      },
+      () => {
+        const { isRearranged, results, seen, lead } = session;
+        const [height, width] = lead?.image_size ?? [0, 0];
+        const image = { values: results.pixels, channels: lead?.channels ?? 1, height, width };
+        return isRearranged || seen === null ? image : this.#input.saved(seen);
       },
     );
     onClick("from-readout", () => {
@@ -84,10 +104,9 @@ class Page {
     });
     for (const button of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-shift]"))) {
       const [right, down] = (button.dataset.shift ?? "").split(" ").map(Number);
-      const clamp = (/** @type {number} */ by) => Math.min(MAX_SHIFT, Math.max(-MAX_SHIFT, by));
       button.addEventListener("click", () => {
-        const [x, y] = session.state.shift;
-        this.update({ shift: [clamp(x + right), clamp(y + down)] }, true);
+        const { shiftStep, state: { shift: [x, y] } } = session;
+        this.update({ shift: [x + right * shiftStep, y + down * shiftStep] }, true);
       });
     }
     onClick("shuffle", () => this.update({ shuffle: session.state.shuffle === 0 ? 1 + (Date.now() % 997) : 0 }, true));
@@ -96,8 +115,8 @@ class Page {
       const select = byId(kind, HTMLSelectElement);
       select.addEventListener("change", () => {
         session.state = { ...session.state, [kind]: select.value };
-        this.#useChosenModels(); // first: the page is fitted to the new model before it shows any of its results
-        this.update({}, true);
+        // first: the page is fitted to the new model before it shows any of its results
+        void this.#useChosenModels().then(() => this.update({}, true));
       });
     }
     window.addEventListener("hashchange", () => {
@@ -110,14 +129,15 @@ class Page {
     const needsVectors = change.key !== undefined && change.key !== null && !this.#session.results.vit?.queries;
     this.#session.update(change);
     if (predict || needsVectors) this.#requests.predict();
-    if (change.drawing === undefined) this.#painter.paint(); // a stroke is painted with its prediction
+    if (!change.drawing && !change.picture) this.#painter.paint(); // these are painted with their prediction
     clearTimeout(this.#addressTimer);
     this.#addressTimer = setTimeout(() => this.#writeAddress(), ADDRESS_DELAY);
     markPending({ address: true });
   }
 
   #writeAddress() {
-    this.#writtenHash = toHash(this.#session.state);
+    const { state, seen } = this.#session;
+    this.#writtenHash = toHash(state, this.#input.isDrawing ? null : seen);
     history.replaceState(null, "", `#${this.#writtenHash}`);
     clearTimeout(this.#addressTimer);
     markPending({ address: false });
@@ -125,13 +145,12 @@ class Page {
   }
 
   #readAddress() {
-    const { state, unreadable } = fromHash(location.hash);
+    const { state, notice } = fromHash(location.hash);
     this.#session.state = state;
-    if (unreadable) showNotice("The drawing in that link could not be read; here is a test digit instead.");
-    this.#pad.show(state.drawing);
+    if (notice) showNotice(notice);
+    this.#input.show(state);
     if (this.#session.models.length === 0) return; // they are still loading
-    this.#useChosenModels();
-    this.#requests.predict();
+    void this.#useChosenModels().then(() => this.#requests.predict());
   }
 
   /** @param {number | null} patch */

@@ -1,16 +1,16 @@
 /**
- * Maps over the digit: the large one, whose patches can be pointed at and removed, and the small ones to choose from.
+ * Maps over the image: the large one, whose patches can be pointed at and removed, and the small ones to choose from.
  *
  * @import { ViTModel } from "./engine.js"
  * @typedef {"plain" | "amount" | "signed" | "positions"} MapKind
  *
- * @typedef {object} Overlay  the colours over the digit
+ * @typedef {object} Overlay  the colours over the image
  * @property {MapKind} kind
  * @property {ArrayLike<number> | null} values  one per patch
  * @property {number} high  the value at the scale's end
  *
  * @typedef {object} MapContent
- * @property {Uint8Array} pixels
+ * @property {Uint8Array} pixels  (channels, height, width)
  * @property {Overlay} overlay
  * @property {ReadonlySet<number>} removed
  * @property {number | null} query  the patch whose attention is shown
@@ -19,9 +19,10 @@
  * @property {(patch: number) => string} describe  a patch's value, for screen readers
  */
 
-import { amountColor, css, signedColor, tint } from "./colors.js";
-import { contextOf, make, resize, setAttributes } from "./dom.js";
-import { numPatches, patchOfPixels, pixelEdges, range, rowAndColumn } from "./vit-maths.js";
+import { amountColor, COLOR_OPACITY, css, INK, INK_OPACITY, signedColor } from "./colors.js";
+import { canvasOf, contextOf, make, resize, setAttributes } from "./dom.js";
+import { toChannels } from "./fitting.js";
+import { numPatches, pixelEdges, range, rowAndColumn, sum } from "./vit-maths.js";
 import { placeName } from "./words.js";
 
 export class PatchMap {
@@ -64,7 +65,6 @@ export class PatchMap {
   fit(model) {
     if (this.#model?.id === model.id) return;
     this.#model = model;
-    this.place.style.aspectRatio = `${model.image_size[1]} / ${model.image_size[0]}`;
     this.#cells.style.gridTemplate = pixelEdges(model)
       .map((edges) => edges.slice(1).map((edge, i) => `${edge - edges[i]}fr`).join(" "))
       .join(" / ");
@@ -120,29 +120,74 @@ export class PatchMap {
 }
 
 /**
- * Return the digit with an overlay, at the model's image size.
+ * Return the image with an overlay, at the model's image size. Only a plain image is in colour: under a map, colours
+ * would be mistaken for the map's.
  * @param {Uint8Array} pixels @param {ViTModel} model @param {Overlay} overlay @param {HTMLCanvasElement} [canvas]
  */
 export function picture(pixels, model, overlay, canvas = make("canvas")) {
   const [height, width] = model.image_size;
   resize(canvas, width, height);
-  const { values } = overlay;
-  const kind = values === null || overlay.kind === "positions" ? "plain" : overlay.kind;
-  const colorOf = kind === "signed" ? signedColor : amountColor;
-  const tints = range(numPatches(model)).map((patch) =>
-    tint(kind, values === null ? null : colorOf(values[patch] / (overlay.high || 1))),
-  );
-  const image = new ImageData(width, height);
-  patchOfPixels(model).forEach((patch, i) => {
-    const { black, white } = tints[patch];
-    const brightness = pixels[i] / 255;
-    for (let channel = 0; channel < 3; channel++) {
-      image.data[4 * i + channel] = black[channel] + (white[channel] - black[channel]) * brightness;
-    }
-    image.data[4 * i + 3] = 255;
-  });
-  contextOf(canvas).putImageData(image, 0, 0);
+  const context = contextOf(canvas);
+  const { kind, values, high } = overlay;
+  const base = basesOf(pixels, model);
+  context.globalAlpha = 1;
+  if (values === null || (kind !== "amount" && kind !== "signed")) {
+    context.drawImage(base.plain, 0, 0);
+    return canvas;
+  }
+  const isSigned = kind === "signed";
+  const colors = Array.from(values, (value) => css((isSigned ? signedColor : amountColor)(value / (high || 1))));
+  if (isSigned) paintCells(context, model, colors);
+  context.drawImage(isSigned ? base.ink : base.gray, 0, 0); // ink is transparent where it is not dark
+  context.globalAlpha = COLOR_OPACITY;
+  if (!isSigned) paintCells(context, model, colors);
   return canvas;
+}
+
+/** @param {CanvasRenderingContext2D} context @param {ViTModel} model @param {string[]} colors  one per patch */
+function paintCells(context, model, colors) {
+  const [down, across] = pixelEdges(model);
+  colors.forEach((color, patch) => {
+    const [row, column] = rowAndColumn(patch, model.grid);
+    context.fillStyle = color;
+    context.fillRect(across[column], down[row], across[column + 1] - across[column], down[row + 1] - down[row]);
+  });
+}
+
+/** @type {WeakMap<Uint8Array, Record<"plain" | "gray" | "ink", HTMLCanvasElement>>} */
+const bases = new WeakMap();
+
+/**
+ * Return an image as it is, in gray, and in ink on nothing: bright strokes on a flat dark background, or else whatever is
+ * dark (as inspection/pictures.py).
+ * @param {Uint8Array} pixels @param {ViTModel} model
+ */
+function basesOf(pixels, { image_size: [height, width], channels }) {
+  const known = bases.get(pixels);
+  if (known !== undefined) return known;
+  const image = { values: pixels, channels, height, width };
+  const gray = toChannels(image, 1);
+  const ink = make("canvas", { width, height });
+  const inked = new ImageData(width, height);
+  const isOnDark = isDarkAround(gray);
+  gray.values.forEach((level, i) => {
+    inked.data.set([...INK, INK_OPACITY * (isOnDark ? level : 255 - level)], 4 * i);
+  });
+  contextOf(ink).putImageData(inked, 0, 0);
+  const made = { plain: canvasOf(image), gray: canvasOf(gray), ink };
+  bases.set(pixels, made);
+  return made;
+}
+
+/** Whether an image has a flat dark border. @param {import("./fitting.js").Image} gray */
+function isDarkAround({ values, height, width }) {
+  const border = values.filter((_, i) => {
+    const [y, x] = [Math.floor(i / width), i % width];
+    return y === 0 || x === 0 || y === height - 1 || x === width - 1;
+  });
+  const mean = sum(border) / border.length;
+  const spread = Math.sqrt(sum(Array.from(border, (value) => (value - mean) ** 2)) / border.length);
+  return border.sort()[border.length >> 1] < 127.5 && spread < 0.15 * 255;
 }
 
 /**

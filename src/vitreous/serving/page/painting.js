@@ -19,10 +19,12 @@ import { Arithmetic } from "./arithmetic.js";
 import { Bars } from "./bars.js";
 import { announcement, footer, mapCaption, rearrangement } from "./captions.js";
 import { byId, make, makeButton, setAttributes, setText } from "./dom.js";
+import { stateFacts } from "./facts.js";
 import { HeadGrid } from "./heads.js";
 import { Lens } from "./lens.js";
 import { PatchMap, picture, positionsPicture, showScale } from "./maps.js";
-import { lookCommand } from "./sharing.js";
+import { fileName, lookCommand, rearrangedNote } from "./sharing.js";
+import { rowsOf, some, someColumns, topClasses } from "./top-classes.js";
 import { Tour } from "./tour.js";
 import { attentionFrom, patchOffset } from "./vit-maths.js";
 import { percent, placeName, signed } from "./words.js";
@@ -65,17 +67,28 @@ export class Painter {
 
   /** Fit the parts to the chosen models, then paint. */
   fit() {
-    const { vit, vits, cnn, comparable } = this.session;
+    const { vit, lead, leading, cnn, comparable, hasAttention, shiftStep } = this.session;
+    stateFacts(this.session);
+    const [height, width] = lead?.image_size ?? [1, 1];
+    document.documentElement.style.setProperty("--aspect", `${width} / ${height}`);
+    document.documentElement.style.setProperty("--share", String(Math.min(1, width / height))); // a tall image is narrower
     document.documentElement.classList.toggle("no-vit", vit === null);
+    document.documentElement.classList.toggle("no-attention", !hasAttention);
+    for (const button of document.querySelectorAll("[data-shift]")) {
+      const way = { "-1 0": "left", "0 -1": "up", "0 1": "down", "1 0": "right" }[button.getAttribute("data-shift") ?? ""];
+      setAttributes(button, { "aria-label": `Move it ${way} by ${shiftStep === 1 ? "one pixel" : `${shiftStep} pixels`}` });
+    }
     if (vit === null) {
-      setText("map-caption", "No ViT is served here, so there is no attention to show. Add one with --run.");
+      byId("arithmetic").hidden = true;
+      byId("removed").replaceChildren();
+      delete byId("removed").dataset.shown;
+      setText("map-caption", `${lead?.name} is not a ViT, so there is no attention to show. Add one with --run.`);
     } else {
       this.map.fit(vit);
       this.heads.fit(vit);
-      this.tour.fit(vit);
       byId("views").replaceChildren(...this.session.views.map((view) => this.#viewButton(vit, view)));
     }
-    offerModels("vit", vits, vit);
+    offerModels("vit", leading, lead);
     offerModels("cnn", comparable, cnn);
     setText("engine-status", footer(this.session));
     this.paint();
@@ -107,11 +120,13 @@ export class Painter {
     const { session } = this;
     const { vit, state, results, query, layer } = session;
     this.tour.show(state.step);
-    this.bars.paint(session.predictions(), session.classNames);
+    this.#paintBars();
     this.#paintWhatIf();
     setText("command-text", lookCommand(session));
+    setText("file-name", fileName(session));
+    setText("command-note", rearrangedNote(session));
     if (vit === null) return;
-    this.lens.paint(results.vit?.lens ?? null, vit.depth, vit.class_names, layer);
+    this.#paintLens(vit);
     this.#paintRemoved(vit);
     this.heads.paint({
       pixels: results.pixels,
@@ -125,6 +140,27 @@ export class Painter {
     this.#paintViews(vit);
     this.#paintChoices(vit);
     this.#paintArithmetic(vit);
+  }
+
+  #paintBars() {
+    const { session } = this;
+    const predictions = session.predictions();
+    const shown = topClasses(session.classNames.length, predictions.flatMap(({ probabilities }) => probabilities ?? []));
+    const selected = predictions.map((prediction) => {
+      const { probabilities, before } = prediction;
+      return { ...prediction, probabilities: some(probabilities, shown), before: some(before, shown) };
+    });
+    this.bars.paint(selected, shown.map((index) => session.classNames[index]));
+    const all = session.classNames.length;
+    setText("other-classes", shown.length < all ? `The most probable of ${all} classes.` : "");
+  }
+
+  /** @param {ViTModel} vit */
+  #paintLens({ depth, class_names }) {
+    const lens = this.session.results.vit?.lens ?? null;
+    const shown = topClasses(class_names.length, lens === null ? [] : rowsOf(lens).reverse());
+    const names = shown.map((index) => class_names[index]);
+    this.lens.paint(lens && someColumns(lens, shown), depth, names, this.session.layer);
   }
 
   /** @param {ViTModel} vit @param {View} view @returns {Overlay} */
@@ -242,9 +278,10 @@ export class Painter {
   }
 
   #paintWhatIf() {
-    const { state } = this.session;
+    const { state, vit, cnn } = this.session;
     const changes = rearrangement(state);
-    const status = changes ? `Both models now see it ${changes}.` : "Shift the digit, or shuffle its patches.";
+    const who = vit !== null && cnn !== null ? "Both models now see" : "The model now sees";
+    const status = changes ? `${who} it ${changes}.` : vit === null ? "Shift it." : "Shift it, or shuffle its patches.";
     setText("whatif-status", status);
     byId("reset-whatif").hidden = changes === "";
     setAttributes(byId("shuffle"), { "aria-pressed": String(state.shuffle !== 0) });

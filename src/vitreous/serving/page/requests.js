@@ -1,8 +1,8 @@
 /**
- * Requests to the models: predictions while the user draws, and the slower maps once the drawing rests.
+ * Requests to the models: predictions while the user draws, and the slower maps once the input rests.
  *
  * @import { LookRequest, ViTModel, Want } from "./engine.js"
- * @import { DrawingPad } from "./draw.js"
+ * @import { Input } from "./input.js"
  * @import { Painter } from "./painting.js"
  * @import { Session } from "./session.js"
  */
@@ -10,14 +10,15 @@
 import { setText } from "./dom.js";
 import { EngineError, isAbort } from "./engine.js";
 import { Latest } from "./latest.js";
+import { PictureError } from "./picture-files.js";
 import { noResults } from "./session.js";
-import { showSteps } from "./steps.js";
-import { blanked } from "./vit-maths.js";
+import { blanked, numPatches } from "./vit-maths.js";
 
 const PAUSE = 140; // ms after the last stroke, before the slow maps are requested
 const LIVE_COST = 30; // ms that a slow map may take to be requested with every stroke
+const MANY_PATCHES = 256; // a map that takes this many runs of the model is computed only if it is shown
 
-const pending = { prediction: true, maps: false, address: false };
+const pending = { prediction: true, maps: false, address: false, samples: false };
 
 /**
  * Set <html data-status>: "idle" once all results are shown and the address is written. Scripts and tests wait for it.
@@ -34,10 +35,10 @@ export class Requests {
   #slowMaps = new AbortController(); // a newer drawing cancels the work on them
   #timer = 0;
 
-  /** @param {Session} session @param {DrawingPad} pad @param {Painter} painter */
-  constructor(session, pad, painter) {
+  /** @param {Session} session @param {Input} input @param {Painter} painter */
+  constructor(session, input, painter) {
     this.session = session;
-    this.pad = pad;
+    this.input = input;
     this.painter = painter;
   }
 
@@ -48,26 +49,26 @@ export class Requests {
   /** @param {number} since  the time of the user's action @param {() => boolean} isNewest */
   async #predict(since, isNewest) {
     const { session, painter } = this;
-    const { engine, vit, cnn, state } = session;
-    if (engine === null || (vit === null && cnn === null)) return;
+    const { engine, vit, cnn, lead } = session;
+    if (engine === null || lead === null) return;
     clearTimeout(this.#timer);
     this.#slowMaps.abort();
     markPending({ prediction: true, maps: false });
-    const steps = this.pad.steps();
-    showSteps(steps);
-    if (steps === null) {
-      session.results = noResults();
-      painter.paint();
-      markPending({ prediction: !isNewest() });
-      return;
-    }
-    const pixels = session.arrange(steps.centred.values);
-    const masks = session.masks();
-    const isRemoving = masks.headMask !== null || masks.tokenMask !== null;
-    /** @type {LookRequest} */
-    const plain = { pixels, headMask: null, tokenMask: null, want: ["probabilities", "novelty"] };
-    const covered = vit && masks.tokenMask ? blanked(pixels, vit, state.removedPatches) : null;
     try {
+      const seen = await this.input.prepare(lead);
+      if (vit !== session.vit || cnn !== session.cnn) return; // others were chosen meanwhile: theirs are requested next
+      session.seen = seen;
+      if (seen === null) {
+        session.results = noResults(lead);
+        painter.paint();
+        return;
+      }
+      const pixels = session.arrange(seen);
+      const masks = session.masks();
+      const isRemoving = masks.headMask !== null || masks.tokenMask !== null;
+      /** @type {LookRequest} */
+      const plain = { pixels, headMask: null, tokenMask: null, want: ["probabilities", "novelty"] };
+      const covered = vit && masks.tokenMask ? blanked(pixels, vit, session.state.removedPatches) : null;
       const [vitResult, vitBefore, cnnResult, cnnBefore] = await Promise.all([
         vit && engine.look(vit, { pixels, ...masks, want: this.#liveWants() }),
         vit && isRemoving ? engine.look(vit, plain) : null,
@@ -78,6 +79,7 @@ export class Requests {
       const old = session.results.vit; // its slow maps stay until there are new ones
       session.results = {
         pixels,
+        isBlank: false,
         vit: vitResult && {
           ...vitResult,
           patch_removal: vitResult.patch_removal ?? old?.patch_removal,
@@ -102,9 +104,11 @@ export class Requests {
   }
 
   #liveWants() {
-    const { state, slowMaps } = this.session;
+    const { state, slowMaps, hasAttention } = this.session;
     /** @type {Want[]} */
-    const want = ["probabilities", "novelty", "attention", "lens", "rollout"];
+    const want = hasAttention
+      ? ["probabilities", "novelty", "attention", "lens", "rollout"]
+      : ["probabilities", "novelty", "lens", "rollout"];
     if (state.key !== null) want.push("qkv");
     const isLive = slowMaps.milliseconds < LIVE_COST;
     if (isLive && (state.view === "patch_removal" || state.view === "relevance")) want.push(state.view);
@@ -112,7 +116,7 @@ export class Requests {
   }
 
   /**
-   * Patch removal runs the model once per patch, and relevance needs a backward pass, so both wait until the drawing
+   * Patch removal runs the model once per patch, and relevance needs a backward pass, so both wait until the input
    * rests.
    * @param {ViTModel} vit @param {Omit<LookRequest, "want">} request
    */
@@ -123,11 +127,12 @@ export class Requests {
     const start = performance.now();
     try {
       /** @type {Want[]} */
-      const want = engine?.hasGradients ? ["patch_removal", "relevance"] : ["patch_removal"];
+      const slow = engine?.hasGradients ? ["patch_removal", "relevance"] : ["patch_removal"];
+      const want = slow.filter((name) => name === session.state.view || numPatches(vit) <= MANY_PATCHES);
       const maps = await engine?.look(vit, { ...request, want }, this.#slowMaps.signal);
       if (session.results !== results || results.vit === null || maps === undefined) return; // of an earlier drawing
       results.vit = { ...results.vit, patch_removal: maps.patch_removal, relevance: maps.relevance };
-      session.slowMaps = { stale: false, milliseconds: performance.now() - start };
+      session.slowMaps = { stale: want.length < slow.length, milliseconds: performance.now() - start };
       this.painter.paint();
     } catch (error) {
       showError(error);
@@ -140,9 +145,9 @@ export class Requests {
 /** @param {unknown} error  null: there is none */
 export function showError(error) {
   if (error === null) setText("engine-error", "");
-  else if (error instanceof EngineError) setText("engine-error", error.message);
+  else if (error instanceof EngineError || error instanceof PictureError) setText("engine-error", error.message);
   else if (!isAbort(error)) {
-    setText("engine-error", "Something went wrong on this page; try reloading it. Your drawing is saved in the address.");
+    setText("engine-error", "Something went wrong on this page; try reloading it. All settings are saved in the address.");
     throw error;
   }
 }

@@ -1,20 +1,21 @@
 /**
- * What the page shows: the user's choices, the models, their results for the current drawing, and values derived from
+ * What the page shows: the user's choices, the models, their results for the current input, and values derived from
  * these.
  *
  * @import { Engine, LookResult, Model } from "./engine.js"
+ * @import { Image } from "./fitting.js"
  * @import { State } from "./state.js"
  *
  * @typedef {object} Results
- * @property {Uint8Array} pixels  the models' input, 28×28
+ * @property {Uint8Array} pixels  the models' input, (channels, height, width); black where there is none
+ * @property {boolean} isBlank  there is no input
  * @property {LookResult | null} vit
  * @property {LookResult | null} cnn
  * @property {{ vit: Float32Array | null, cnn: Float32Array | null }} before  the probabilities with nothing removed
  * @property {{ vit: number | null, cnn: number | null }} novelty  with nothing removed
  */
 
-import { EngineError, isViT } from "./engine.js";
-import { SIDE } from "./normalise.js";
+import { isViT } from "./engine.js";
 import { initialState, limited, VIEWS } from "./state.js";
 import {
   argmax, attentionFrom, numPatches, numTokens, patchOffset, range, shifted, shuffled, shuffledOrder,
@@ -22,19 +23,25 @@ import {
 
 export const KINDS = /** @type {const} */ (["vit", "cnn"]);
 
-/** @returns {Results} */
-export function noResults() {
+const SHIFTS = 8; // in each direction
+
+/** @param {Model | null} model @returns {Results} */
+export function noResults(model) {
   const none = { vit: null, cnn: null };
-  return { pixels: new Uint8Array(SIDE * SIDE), ...none, before: none, novelty: none };
+  const [height, width] = model?.image_size ?? [0, 0];
+  const pixels = new Uint8Array((model?.channels ?? 0) * height * width);
+  return { pixels, isBlank: true, ...none, before: none, novelty: none };
 }
 
 export class Session {
   state = initialState();
   /** @type {Engine | null} */
   engine = null;
-  /** those that accept the drawing's size @type {Model[]} */
+  /** @type {Model[]} */
   models = [];
-  results = noResults();
+  results = noResults(null);
+  /** the input as the model gets it, before it is shifted or shuffled; null: there is none @type {Image | null} */
+  seen = null;
   /** the patch under the pointer or with the keyboard's focus @type {number | null} */
   pointed = null;
   lastPointed = 0;
@@ -47,15 +54,28 @@ export class Session {
     return this.models.filter(isViT);
   }
 
-  get vit() {
+  /** The models to choose from: the ViTs, and the others that cannot be shown next to one. */
+  get leading() {
     const { vits } = this;
-    return vits.find((model) => model.id === this.state.vit) ?? vits[0] ?? null;
+    return [...vits, ...this.models.filter((model) => !isViT(model) && !vits.some((vit) => areComparable(vit, model)))];
   }
 
-  /** The models that can be shown next to the ViT: the bars share their labels, so the classes must be the same. */
+  /** The chosen model, which decides what the input is. */
+  get lead() {
+    const { leading } = this;
+    return leading.find((model) => model.id === this.state.vit) ?? leading[0] ?? null;
+  }
+
+  get vit() {
+    const { lead } = this;
+    return lead !== null && isViT(lead) ? lead : null;
+  }
+
+  /** The models that can be shown next to the ViT; without a ViT, the chosen model alone. */
   get comparable() {
-    const { vit } = this;
-    const others = this.models.filter((model) => model !== vit && (vit === null || sameClasses(model, vit)));
+    const { vit, lead } = this;
+    if (vit === null) return lead === null ? [] : [lead];
+    const others = this.models.filter((model) => model !== vit && areComparable(model, vit));
     const cnns = others.filter((model) => !isViT(model));
     return cnns.length > 0 ? cnns : others; // without another kind of model, another ViT
   }
@@ -81,10 +101,19 @@ export class Session {
     return this.state.key === null || pointed === null || vit === null ? this.state.key : pointed + patchOffset(vit);
   }
 
+  /** Whether the engine can send all attention weights of the ViT. */
+  get hasAttention() {
+    const { vit, engine } = this;
+    if (vit === null || engine === null) return false;
+    const tokens = numTokens(vit);
+    return vit.depth * vit.num_heads * tokens * (tokens + 3 * vit.head_dim) <= engine.mostNumbers;
+  }
+
   get views() {
     const { vit, engine } = this;
     return VIEWS.filter(
       (view) =>
+        (view !== "attention" || this.hasAttention) &&
         (view !== "relevance" || engine?.hasGradients) &&
         (view !== "positions" || vit?.position_similarity !== null) &&
         (view !== "rollout" || vit?.pool !== "seq"), // the graph does not output the weights of that pooling
@@ -93,6 +122,11 @@ export class Session {
 
   get classNames() {
     return (this.vit ?? this.cnn)?.class_names ?? [];
+  }
+
+  /** The pixels that one press shifts the image by: one of 28. */
+  get shiftStep() {
+    return Math.max(1, Math.round(Math.min(...(this.lead?.image_size ?? [28])) / 28));
   }
 
   get isRearranged() {
@@ -119,27 +153,26 @@ export class Session {
   update(change) {
     this.state = { ...this.state, ...change };
     const { vit, views } = this;
-    if (vit === null) return;
-    const { depth, num_heads, grid } = vit;
-    this.state = limited(this.state, { depth, num_heads, grid, tokens: numTokens(vit), views });
-  }
-
-  /** Keep the models that accept what is drawn here. @param {Model[]} models */
-  useModels(models) {
-    this.models = models.filter(({ channels, image_size }) => channels === 1 && image_size.every((side) => side === SIDE));
-    if (this.models.length > 0) return;
-    const [{ name, image_size, channels }] = models;
-    throw new EngineError(
-      `This page draws 28 × 28 gray pixels, but ${name} expects ${image_size.join(" × ")} pixels in ${channels} ` +
-        `channel${channels === 1 ? "" : "s"}. Use \`vitreous look\` instead.`,
-    );
+    if (this.lead === null) return; // the models are still loading
+    const most = SHIFTS * this.shiftStep;
+    const [right, down] = this.state.shift.map((by) => Math.min(most, Math.max(-most, by)));
+    this.state = { ...this.state, shift: [right, down] };
+    if (vit === null) {
+      this.state = { ...this.state, key: null, step: 0, shuffle: 0 }; // there are no tokens
+    } else {
+      const { depth, num_heads, grid } = vit;
+      this.state = limited(this.state, { depth, num_heads, grid, tokens: numTokens(vit), views });
+      if (!this.hasAttention) this.state.key = null;
+    }
   }
 
   /** Drop the results of models that are no longer chosen, and limit the state to the chosen ones. */
   useChosenModels() {
-    const { vit, cnn } = this;
+    const { vit, cnn, lead } = this;
     const old = this.#resultsOf;
+    const oldLead = old.vit ?? old.cnn;
     this.#resultsOf = { vit, cnn };
+    if (lead !== null && (oldLead === null || !takeSameImages(lead, oldLead))) this.results = noResults(lead);
     for (const kind of KINDS) {
       if (this[kind] === old[kind]) continue;
       const { before, novelty } = this.results;
@@ -154,10 +187,10 @@ export class Session {
     this.update({});
   }
 
-  /** Return the models' input: the normalised drawing, shifted and shuffled. @param {Uint8Array} drawn */
-  arrange(drawn) {
+  /** Return the models' input, shifted and shuffled. @param {Image} image */
+  arrange({ values, height, width }) {
     const { vit, state } = this;
-    const moved = shifted(drawn, [SIDE, SIDE], state.shift);
+    const moved = shifted(values, [height, width], state.shift);
     if (vit === null || state.shuffle === 0) return moved;
     return shuffled(moved, vit, shuffledOrder(numPatches(vit), state.shuffle));
   }
@@ -188,7 +221,23 @@ export class Session {
   }
 }
 
+/**
+ * Whether two models can be shown side by side: the bars share their labels, so the classes must be the same.
+ * @param {Model} one @param {Model} other
+ */
+function areComparable(one, other) {
+  return sameClasses(one, other) && takeSameImages(one, other);
+}
+
 /** @param {Model} one @param {Model} other */
 export function sameClasses(one, other) {
   return JSON.stringify(one.class_names) === JSON.stringify(other.class_names);
+}
+
+/** @param {Model} one @param {Model} other */
+export function takeSameImages(one, other) {
+  const [first, second] = [one, other].map(({ image_size, channels, preprocessing: { resize, fit = "stretch" } }) =>
+    JSON.stringify([image_size, channels, resize, resize === "mnist" || fit]),
+  );
+  return first === second;
 }

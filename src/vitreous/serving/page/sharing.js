@@ -1,12 +1,15 @@
 /**
- * Sharing: the page's address, the drawing as a file, and the command that gives the same result.
+ * Sharing: the page's address, the input as a file, and the command that gives the same result.
  *
  * @import { Model } from "./engine.js"
- * @import { Gray } from "./normalise.js"
+ * @import { Image } from "./fitting.js"
  * @import { Session } from "./session.js"
  */
 
-import { byId, grayCanvas, make, onClick, setAttributes, setText } from "./dom.js";
+import { byId, canvasOf, make, onClick, setAttributes, setText } from "./dom.js";
+import { takesDrawings } from "./engine.js";
+import { SIDE } from "./normalise.js";
+import { times } from "./words.js";
 
 const NOTICE_SECONDS = 4;
 let noticeTimer = 0;
@@ -28,8 +31,12 @@ async function copy(text, done, otherwise) {
   }
 }
 
-/** @param {() => string} address  of this page, with all settings @param {() => Gray} picture  for drawing.png */
-export function offerSharing(address, picture) {
+/**
+ * @param {() => string} address  of this page, with all settings
+ * @param {() => string} contents  of the address, in words
+ * @param {() => Image} image  to save
+ */
+export function offerSharing(address, contents, image) {
   const [button, panel] = [byId("command"), byId("command-panel")];
   const open = (/** @type {boolean} */ opened) => {
     panel.hidden = !opened;
@@ -38,12 +45,13 @@ export function offerSharing(address, picture) {
   const copyCommand = () =>
     copy(
       byId("command-text").textContent,
-      "Command copied. Save the drawing as drawing.png before you run it.",
+      `Command copied. Save ${byId("file-name").textContent} before you run it.`,
       "This browser does not allow copying: select the command and copy it yourself.",
     );
   onClick("share", () => {
-    const contents = "it contains the drawing and all settings.";
-    void copy(address(), `Link copied: ${contents}`, `Copy the address of this page: ${contents}`);
+    const link = address();
+    const held = `it contains ${contents()}.`;
+    void copy(link, `Link copied: ${held}`, `Copy the address of this page: ${held}`);
   });
   onClick("command", () => {
     const opens = Boolean(panel.hidden);
@@ -55,17 +63,22 @@ export function offerSharing(address, picture) {
     button.focus();
   });
   onClick("copy-command", () => void copyCommand());
-  onClick("save-drawing", () => save(picture()));
+  onClick("save-drawing", () => save(image()));
 }
 
-/** @param {Gray} picture */
-function save(picture) {
-  grayCanvas(picture).toBlob((blob) => {
+/** @param {Image} image */
+function save(image) {
+  canvasOf(image).toBlob((blob) => {
     if (blob === null) return;
-    const link = make("a", { href: URL.createObjectURL(blob), download: "drawing.png" });
+    const link = make("a", { href: URL.createObjectURL(blob), download: byId("file-name").textContent });
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   }, "image/png");
+}
+
+/** Return the name of the file that the command reads. @param {Session} session */
+export function fileName({ lead }) {
+  return lead === null || takesDrawings(lead) ? "drawing.png" : "image.png";
 }
 
 /**
@@ -73,8 +86,10 @@ function save(picture) {
  * its run's folder, or else by its id among the runs.
  * @param {Session} session
  */
-export function lookCommand({ vit, cnn, state }) {
-  const parts = ["vitreous look drawing.png"];
+export function lookCommand(session) {
+  const { vit, cnn, state } = session;
+  const name = fileName(session);
+  const parts = [`vitreous look ${name}`];
   const [run, against] = vit === null ? [cnn, null] : [vit, cnn];
   if (run !== null && runName(run) !== "bundled:vit") parts.push(`--run ${runName(run)}`);
   if (against !== null) parts.push(`--against ${runName(against)}`);
@@ -83,7 +98,16 @@ export function lookCommand({ vit, cnn, state }) {
     parts.push(...state.removedHeads.map(([layer, head]) => `--without-head ${layer + 1}-${head + 1}`));
     parts.push(...state.removedPatches.map((patch) => `--without-patch ${patch}`));
   }
-  return [...parts, "-o look-drawing"].join(" ");
+  return [...parts, `-o look-${name.replace(".png", "")}`].join(" ");
+}
+
+/**
+ * Say where the command cannot give the same result: it would normalise a digit again that was shifted or shuffled.
+ * @param {Session} session
+ */
+export function rearrangedNote({ lead, isRearranged }) {
+  const isSame = !isRearranged || lead === null || !takesDrawings(lead) || lead.image_size.every((side) => side === SIDE);
+  return isSame ? "" : `The command centres the drawing again: for ${times(lead.image_size)} pixels it differs from this page.`;
 }
 
 /** @param {Model} model */

@@ -1,17 +1,21 @@
 /**
  * What the user chose, and the address that holds it: everything on the page can be sent as a link.
  *
+ * @import { Image } from "./fitting.js"
  * @import { Stroke } from "./raster.js"
  *
  * @typedef {{ kind: "sample", index: number } | { kind: "pixels", pixels: Uint8Array }} Under
  *   what is under the strokes: a test image by its number, or 28×28 normalised pixels of a picture
  * @typedef {{ under: Under | null, strokes: Stroke[] }} Drawing
+ * @typedef {{ kind: "sample", index: number } | { kind: "image", image: Image } | { kind: "file", file: Blob }} Picture
+ *   the input of a model that takes any image: a test image, what a link holds, or a file
  * @typedef {"patches" | "attention" | "rollout" | "patch_removal" | "relevance" | "positions"} View
  *
  * @typedef {object} State
  * @property {Drawing} drawing
+ * @property {Picture} picture
  * @property {string | null} vit  the model's id; null: the first
- * @property {string | null} cnn
+ * @property {string | null} cnn  the model next to it
  * @property {View} view
  * @property {number} layer  from 0; -1: the last, however many the model has
  * @property {number} head  from 0; -1: the mean of all heads
@@ -25,18 +29,21 @@
  * @property {number} step  of the tour, from 1; 0: free
  */
 
-import { decodePixels, decodeStrokes, encodePixels, encodeStrokes } from "./codec.js";
+import { decodeImage, decodePixels, decodeStrokes, encodeImage, encodePixels, encodeStrokes } from "./codec.js";
 import { SIDE } from "./normalise.js";
 
 /** @type {View[]} */
 export const VIEWS = ["patches", "attention", "rollout", "patch_removal", "relevance", "positions"];
 export const TOUR_STEPS = 7;
-export const MAX_SHIFT = 8;
+const MAX_SHIFT = 999;
+const MAX_LINK_SIDE = 64; // a larger image would make a link of more than 16,384 characters
+const TOO_LARGE = "none"; // in place of such an image
 
 /** @returns {State} */
 export function initialState() {
   return {
     drawing: { under: { kind: "sample", index: 2 }, strokes: [] },
+    picture: { kind: "sample", index: 2 },
     vit: null,
     cnn: null,
     view: "attention",
@@ -53,19 +60,20 @@ export function initialState() {
   };
 }
 
+/** Whether a link can hold an image. @param {Image} image */
+export function fitsLink({ height, width }) {
+  return Math.max(height, width) <= MAX_LINK_SIDE;
+}
+
 /**
  * Write only what differs from the initial state, so that a fresh page has a short address.
- * @param {State} state @returns {string}  without the leading #
+ * @param {State} state
+ * @param {Image | null} seen  the input as the model gets it, if it takes any image; null: the drawing
+ * @returns {string}  without the leading #
  */
-export function toHash(state) {
+export function toHash(state, seen) {
   const initial = initialState();
-  /** @type {Record<string, string>} */
-  const parts = {};
-  const { under, strokes } = state.drawing;
-  if (under?.kind === "sample") parts.test = String(under.index);
-  if (under?.kind === "pixels") parts.pixels = encodePixels(under.pixels);
-  if (strokes.length > 0) parts.strokes = encodeStrokes(strokes);
-  if (under === null && strokes.length === 0) parts.strokes = "";
+  const parts = seen === null ? drawingParts(state.drawing) : pictureParts(state.picture, seen);
   if (state.vit !== null) parts.vit = state.vit;
   if (state.cnn !== null) parts.cnn = state.cnn;
   if (state.view !== initial.view) parts.view = state.view;
@@ -83,18 +91,37 @@ export function toHash(state) {
   return Object.entries(parts).map(([name, value]) => `${name}=${encodeURIComponent(value)}`).join("&");
 }
 
+/** @param {Drawing} drawing @returns {Record<string, string>} */
+function drawingParts({ under, strokes }) {
+  if (under === null && strokes.length === 0) return { strokes: "" };
+  return {
+    ...(under?.kind === "sample" && { test: String(under.index) }),
+    ...(under?.kind === "pixels" && { pixels: encodePixels(under.pixels) }),
+    ...(strokes.length > 0 && { strokes: encodeStrokes(strokes) }),
+  };
+}
+
+/** @param {Picture} picture @param {Image} seen @returns {Record<string, string>} */
+function pictureParts(picture, seen) {
+  if (picture.kind === "sample") return { test: String(picture.index) };
+  return { image: fitsLink(seen) ? encodeImage(seen) : TOO_LARGE };
+}
+
 /**
  * @param {string} hash  with or without the leading #
- * @returns {{ state: State, unreadable: boolean }}  unreadable: the drawing in the link is damaged
+ * @returns {{ state: State, notice: string }}  notice: a sentence if the link's drawing or image is missing
  */
 export function fromHash(hash) {
   const state = initialState();
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
-  let unreadable = false;
+  const image = parts.get("image");
+  let notice = image === TOO_LARGE ? "That image was too large for a link; here is a test image instead." : "";
   try {
     state.drawing = drawingIn(parts) ?? state.drawing;
+    if (parts.has("test")) state.picture = { kind: "sample", index: integer(parts.get("test"), 0, 9999, 0) };
+    if (image !== null && image !== TOO_LARGE) state.picture = { kind: "image", image: decodeImage(image, MAX_LINK_SIDE) };
   } catch {
-    unreadable = true;
+    notice = "What that link held could not be read; here is a test image instead.";
   }
   state.vit = parts.get("vit");
   state.cnn = parts.get("cnn");
@@ -114,7 +141,7 @@ export function fromHash(hash) {
   state.shift = [integer(shift[0], -MAX_SHIFT, MAX_SHIFT, 0), integer(shift[1], -MAX_SHIFT, MAX_SHIFT, 0)];
   state.shuffle = integer(parts.get("shuffle"), 0, 9999, 0);
   state.step = integer(parts.get("step"), 0, TOUR_STEPS, 0);
-  return { state, unreadable };
+  return { state, notice };
 }
 
 /** @param {URLSearchParams} parts @returns {Drawing | null} */
@@ -152,7 +179,7 @@ export function limited(state, limits) {
   return {
     ...state,
     grid,
-    view: limits.views.includes(state.view) ? state.view : "attention",
+    view: [state.view, /** @type {const} */ ("attention")].find((view) => limits.views.includes(view)) ?? "patches",
     layer: state.layer >= limits.depth - 1 ? -1 : state.layer,
     head: Math.min(state.head, limits.num_heads - 1),
     query: sameGrid && state.query < patches ? state.query : -1,

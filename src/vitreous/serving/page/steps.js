@@ -1,24 +1,36 @@
 /**
- * The normalisation, drawn: the ink's bounds on the sheet, the ink scaled into 20×20, its centre of mass in the middle.
+ * How the input comes about, drawn: of a digit, the ink's bounds, the ink scaled into 20×20 and its centre of mass in
+ * the middle; of any other image, how it is fitted, and what the model gets.
  *
+ * @import { Model } from "./engine.js"
  * @import { Gray, Steps } from "./normalise.js"
+ * @import { Fitted } from "./photo.js"
  */
 
-import { byId, contextOf, grayCanvas, setText } from "./dom.js";
+import { byId, canvasOf, contextOf, setText } from "./dom.js";
+import { placement } from "./fitting.js";
 import { DIGIT_SIDE, SIDE } from "./normalise.js";
+import { times } from "./words.js";
 
-const CANVAS = 112;
+const CANVAS = 224;
 const UNIT = CANVAS / SIDE; // the last two at the scale of 28×28, so that 20×20 is visibly smaller
+const SAME_ASPECT = 0.02; // as data/fitting.py
 
-/** @param {Steps | null} steps */
-export function showSteps(steps) {
-  const [yours, scaled, centred] = ["step-yours", "step-scaled", "step-centred"].map((id) => {
-    const context = contextOf(byId(id, HTMLCanvasElement));
+/** @param {string[]} names */
+function clear(...names) {
+  names.forEach((name, i) => setText(`step-name-${i + 1}`, name));
+  return [1, 2, 3].map((i) => {
+    const context = contextOf(byId(`step-${i}`, HTMLCanvasElement));
     context.clearRect(0, 0, CANVAS, CANVAS);
     context.strokeStyle = "#f3db42";
-    context.lineWidth = 1.5;
+    context.lineWidth = 3;
     return context;
   });
+}
+
+/** @param {Steps | null} steps @param {readonly [number, number]} size  of the model's input */
+export function showSteps(steps, size) {
+  const [yours, scaled, centred] = clear("yours", "fit\u00a020\u00a0×\u00a020", "centred");
   if (steps === null) {
     setText("steps-caption", "Nothing is drawn yet.");
     return;
@@ -29,18 +41,20 @@ export function showSteps(steps) {
   draw(centred, steps.centred, UNIT);
   draw(scaled, steps.scaled ?? steps.centred, UNIT);
   const { bounds } = steps;
+  const resized = size.every((side) => side === SIDE) ? "" : ` At last it is resized to ${times(size)}.`;
   if (bounds === null || steps.scaled === null) {
-    setText("steps-caption", "Already 28 × 28 and light on dark, like MNIST's own digits: used unchanged.");
+    const unchanged = "Already 28 × 28 and light on dark, like MNIST's own digits: used unchanged.";
+    setText("steps-caption", unchanged + resized);
     return;
   }
   yours.strokeRect(left + scale * bounds.left, top + scale * bounds.top, scale * bounds.width, scale * bounds.height);
   const margin = ((SIDE - DIGIT_SIDE) / 2) * UNIT;
   scaled.strokeRect(margin, margin, DIGIT_SIDE * UNIT, DIGIT_SIDE * UNIT);
-  centred.stroke(new Path2D(`M${CANVAS / 2 - 8} ${CANVAS / 2}h16m-8 -8v16`));
+  centred.stroke(new Path2D(`M${CANVAS / 2 - 16} ${CANVAS / 2}h32m-16 -16v32`));
   setText(
     "steps-caption",
     `${steps.inverted ? "Dark on light was inverted. " : ""}The ink, ${bounds.height} × ${bounds.width}, is scaled to ` +
-      `${steps.scaled.height} × ${steps.scaled.width}; then its centre of mass is moved to the middle, as in MNIST.`,
+      `${steps.scaled.height} × ${steps.scaled.width}; then its centre of mass is moved to the middle, as in MNIST.${resized}`,
   );
 }
 
@@ -52,6 +66,43 @@ function draw(context, picture, scale, smooth = false) {
   const [width, height] = [scale * picture.width, scale * picture.height];
   const [left, top] = [(CANVAS - width) / 2, (CANVAS - height) / 2];
   context.imageSmoothingEnabled = smooth;
-  context.drawImage(grayCanvas(picture), left, top, width, height);
+  context.drawImage(canvasOf({ channels: 1, ...picture }), left, top, width, height);
   return [left, top];
+}
+
+/** @param {Fitted | null} fitted  null: there is no image @param {Model} model */
+export function showFit(fitted, { image_size: size, preprocessing: { fit = "stretch" } }) {
+  const fitName = { crop: "cropped", letterbox: "letterboxed", stretch: "stretched" }[fit];
+  const [, placed, seen] = clear("", fitName, times(size));
+  if (fitted === null) {
+    setText("steps-caption", "There is no image yet.");
+    return;
+  }
+  const { whole, extent, image } = fitted;
+  const { from, to } = placement(fit, extent, size);
+  placed.imageSmoothingEnabled = CANVAS < 4 * Math.max(...extent); // small images are shown pixel by pixel
+  const unit = CANVAS / Math.max(...size);
+  const [x, y] = [(CANVAS - unit * size[1]) / 2, (CANVAS - unit * size[0]) / 2];
+  placed.fillRect(x, y, unit * size[1], unit * size[0]); // black
+  const shrunk = Number(/** @type {ImageBitmap | HTMLCanvasElement} */ (whole).width) / extent[1]; // the preview is smaller
+  placed.drawImage(
+    whole, shrunk * from.left, shrunk * from.top, shrunk * from.width, shrunk * from.height,
+    x + unit * to.left, y + unit * to.top, unit * to.width, unit * to.height,
+  );
+  seen.imageSmoothingEnabled = false;
+  seen.drawImage(canvasOf(image), x, y, unit * size[1], unit * size[0]);
+  setText("steps-caption", fitCaption(fit, extent, size, fitted));
+}
+
+/** @param {"crop" | "letterbox" | "stretch"} fit @param {readonly [number, number]} extent @param {readonly [number, number]} size @param {Fitted} fitted */
+function fitCaption(fit, extent, size, { image, isOpened }) {
+  const gray = isOpened && image.channels === 1 ? ", in gray" : "";
+  if (extent.every((side, i) => side === size[i])) return `Already ${times(size)}: used as it is${gray}.`;
+  const yours = `${times(extent)} pixels${extent[0] === extent[1] ? "" : " (height × width)"}`;
+  const result = `${times(size)}${gray}`;
+  if (Math.abs((extent[1] * size[0]) / (extent[0] * size[1]) - 1) <= SAME_ASPECT) return `${yours}, resized to ${result}.`;
+  const { from, to } = placement(fit, extent, size);
+  if (fit === "crop") return `The middle ${times([from.height, from.width])} of ${yours}, resized to ${result}.`;
+  if (fit === "stretch") return `${yours}, stretched to ${result}: its proportions change.`;
+  return `${yours}, whole in ${result}; black ${to.width < size[1] ? "at the sides" : "above and below"} fills the rest.`;
 }

@@ -1,15 +1,13 @@
 /**
- * The guided tour: seven steps through the paper's equations on the user's own drawing. Each step chooses what the map
+ * The guided tour: seven steps through the paper's equations on the user's own input. Each step chooses what the map
  * shows and highlights the parts of the page it explains; its text and equation are in index.html.
  *
- * @import { ViTModel } from "./engine.js"
  * @import { State } from "./state.js"
  */
 
 import { byId, make, makeButton, onClick, setAttributes, setText } from "./dom.js";
 import { TOUR_STEPS } from "./state.js";
-import { numPatches, range, rowAndColumn, sum } from "./vit-maths.js";
-import { signed } from "./words.js";
+import { range } from "./vit-maths.js";
 
 /** @type {Record<number, { lit: string[], set: Partial<State> }>} */
 const STEPS = {
@@ -96,52 +94,4 @@ export class Tour {
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
     requestAnimationFrame(() => part?.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "start" }));
   }
-
-  /** Put the model's numbers into the text. @param {ViTModel} model */
-  fit(model) {
-    const [tall, wide] = model.patch_size;
-    /** @type {Record<string, string>} */
-    const facts = {
-      patches: String(numPatches(model)),
-      "patch-size": `${tall} × ${wide}`,
-      "patch-numbers": String(tall * wide * model.channels),
-      dim: String(model.dim),
-      heads: String(model.num_heads),
-      depth: String(model.depth),
-      "cells-note": model.cells.note && `${model.cells.note} `,
-      ...positionSimilarity(model),
-    };
-    for (const element of /** @type {NodeListOf<HTMLElement>} */ (this.#panel.querySelectorAll("[data-fact]"))) {
-      element.textContent = facts[element.dataset.fact ?? ""] ?? "";
-    }
-    /** @type {Record<string, boolean>} */
-    const when = {
-      "class-token": model.has_class_token,
-      "no-class-token": !model.has_class_token,
-      "exact-cells": model.cells.exact,
-      "other-cells": !model.cells.exact,
-      positions: model.position_similarity !== null,
-    };
-    for (const element of this.#panel.querySelectorAll("[data-when]")) {
-      element.classList.toggle("does-not-apply", !when[element.getAttribute("data-when") ?? ""]);
-    }
-  }
-}
-
-/**
- * Return the mean similarity of neighbouring positions, and of all other pairs.
- * @param {ViTModel} model @returns {Record<string, string>}
- */
-function positionSimilarity({ position_similarity: similarity, grid }) {
-  /** @type {Record<"near" | "far", number[]>} */
-  const pairs = { near: [], far: [] };
-  similarity?.forEach((row, one) =>
-    row.forEach((value, other) => {
-      const [[top, left], [bottom, right]] = [rowAndColumn(one, grid), rowAndColumn(other, grid)];
-      const distance = Math.abs(top - bottom) + Math.abs(left - right);
-      if (distance > 0) pairs[distance === 1 ? "near" : "far"].push(value);
-    }),
-  );
-  const mean = (/** @type {number[]} */ values) => signed(values.length > 0 ? sum(values) / values.length : 0);
-  return { near: mean(pairs.near), far: mean(pairs.far) };
 }

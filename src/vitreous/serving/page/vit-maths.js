@@ -64,8 +64,13 @@ export function pixelEdges({ cells }) {
   return [rounded(cells.row_edges), rounded(cells.column_edges)];
 }
 
+/** @type {WeakMap<ViTModel, Uint16Array>} */
+const patchesOfPixels = new WeakMap();
+
 /** Return the patch that each pixel belongs to, (height, width). @param {ViTModel} model */
 export function patchOfPixels(model) {
+  const known = patchesOfPixels.get(model);
+  if (known !== undefined) return known;
   const [height, width] = model.image_size;
   const [down, across] = pixelEdges(model);
   const patches = new Uint16Array(height * width);
@@ -75,6 +80,7 @@ export function patchOfPixels(model) {
       patches.fill(patch, y * width + across[column], y * width + across[column + 1]);
     }
   }
+  patchesOfPixels.set(model, patches);
   return patches;
 }
 
@@ -142,26 +148,28 @@ export function rollout(attention, model, tokenMask) {
 }
 
 /**
- * Return the picture moved by whole pixels.
- * @param {Uint8Array} pixels  (height, width)
+ * Return the image moved by whole pixels.
+ * @param {Uint8Array} pixels  (channels, height, width)
  * @param {readonly [number, number]} size
  * @param {readonly [number, number]} shift  to the right, down
  */
 export function shifted(pixels, [height, width], [right, down]) {
   return pixels.map((_, i) => {
-    const [y, x] = [Math.floor(i / width) - down, (i % width) - right];
-    return y >= 0 && y < height && x >= 0 && x < width ? pixels[y * width + x] : 0;
+    const at = i % (height * width);
+    const [y, x] = [Math.floor(at / width) - down, (at % width) - right];
+    return y >= 0 && y < height && x >= 0 && x < width ? pixels[i - at + y * width + x] : 0;
   });
 }
 
 /**
- * Return the picture with its patches in another order. Where they differ in size, each is stretched to fit.
- * @param {Uint8Array} pixels  (height, width)
+ * Return the image with its patches in another order. Where they differ in size, each is stretched to fit.
+ * @param {Uint8Array} pixels  (channels, height, width)
  * @param {ViTModel} model
  * @param {readonly number[]} order  the patch that goes to each place
  */
 export function shuffled(pixels, model, order) {
-  const width = model.image_size[1];
+  const [height, width] = model.image_size;
+  const area = height * width;
   const [down, across] = pixelEdges(model);
   /** @param {number[]} edges @param {number} to @param {number} from @param {number} at */
   const rescale = (edges, to, from, at) =>
@@ -172,7 +180,7 @@ export function shuffled(pixels, model, order) {
     const [fromRow, fromColumn] = rowAndColumn(order[place], model.grid);
     const y = rescale(down, row, fromRow, Math.floor(i / width));
     const x = rescale(across, column, fromColumn, i % width);
-    mixed[i] = pixels[y * width + x];
+    for (let plane = 0; plane < pixels.length; plane += area) mixed[plane + i] = pixels[plane + y * width + x];
   });
   return mixed;
 }
@@ -190,11 +198,11 @@ export function shuffledOrder(count, seed) {
 }
 
 /**
- * Return the picture with some patches painted black: the input of a model without tokens where a patch is removed.
- * @param {Uint8Array} pixels @param {ViTModel} model @param {readonly number[]} patches
+ * Return the image with some patches painted black: the input of a model without tokens where a patch is removed.
+ * @param {Uint8Array} pixels  (channels, height, width) @param {ViTModel} model @param {readonly number[]} patches
  */
 export function blanked(pixels, model, patches) {
   const removed = new Set(patches);
   const patchOf = patchOfPixels(model);
-  return pixels.map((value, i) => (removed.has(patchOf[i]) ? 0 : value));
+  return pixels.map((value, i) => (removed.has(patchOf[i % patchOf.length]) ? 0 : value));
 }

@@ -53,3 +53,8 @@ export function thousands(count) {
 export function megabytes(bytes) {
   return `${(bytes / 1e6).toFixed(1)} MB`;
 }
+
+/** Return a size in words. @param {readonly number[]} sides  height, width */
+export function times(sides) {
+  return sides.join(" × ");
+}
