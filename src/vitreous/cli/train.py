@@ -12,10 +12,12 @@ from vitreous.cli.find_lr import suggest_lr
 from vitreous.cli.options import (
     DataOption,
     DeviceOption,
+    FitOption,
     JsonOption,
     OutOption,
     SeedOption,
     SetOption,
+    SkipCorruptOption,
 )
 from vitreous.cli.output import print_result
 from vitreous.errors import ConfigError
@@ -26,6 +28,8 @@ def train(
         str | None, Argument(help="A preset (`vitreous presets`); default: chosen from the data.")
     ] = None,
     data: DataOption = None,
+    fit_images: FitOption = None,
+    skip_corrupt: SkipCorruptOption = False,
     seed: SeedOption = None,
     epochs: Annotated[float | None, Option(help="Passes over the training data; small sets: 10 steps each.")] = None,
     seconds: Annotated[float | None, Option(help="Train for about this long instead.")] = None,
@@ -59,6 +63,8 @@ def train(
     from vitreous.training.lost_ranks import RankLost
 
     flags = {
+        "data.fit": fit_images,
+        "data.skip_corrupt": skip_corrupt or None,
         "train.epochs": epochs,
         "train.budget_seconds": seconds,
         "train.early_stopping": early_stopping,
