@@ -18,7 +18,7 @@ from vitreous.errors import DataError
 from vitreous.evaluation import metrics
 from vitreous.evaluation.class_metrics import ClassMetrics, balanced_accuracy, macro_f1, per_class_metrics
 from vitreous.evaluation.novelty import Novelty
-from vitreous.hardware import prepare
+from vitreous.hardware import one_thread, prepare
 from vitreous.models.fast.inference import infer, infer_and_represent
 from vitreous.models.representations import Representations
 from vitreous.runs import Run, load_run_data
@@ -132,13 +132,11 @@ def _in_batches(
     was_training = model.training
     model.eval()
     first = next(model.parameters())
-    batches = [
-        [
-            output.float().cpu()
-            for output in outputs(preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype))
-        ]
-        for batch in _batches(images, min(batch_size, max(1, len(images))))
-    ]
+    batches = []
+    for batch in _batches(images, min(batch_size, max(1, len(images)))):
+        with one_thread():
+            x = preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype)
+        batches.append([output.float().cpu() for output in outputs(x)])
     model.train(was_training)
     return tuple(map(torch.cat, zip(*batches, strict=True)))
 
@@ -233,8 +231,10 @@ class Predictor:
             logits, novelty = compute_logits(self.model, pixels, self.run.preprocessing), None
         else:
             logits, parts = compute_representations(self.model, pixels, self.run.preprocessing)
-            novelty = self.novelty.score(parts)
-        return calibrated(logits, self.run.temperature), novelty
+            with one_thread():
+                novelty = self.novelty.score(parts)
+        with one_thread():
+            return calibrated(logits, self.run.temperature), novelty
 
 
 def predict_images(run: Run, images: Sequence[Any] | Iterable[Any]) -> list[Prediction]:
