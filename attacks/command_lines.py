@@ -27,6 +27,7 @@ from pydantic import BaseModel
 import vitreous.cli
 from attacks.command_line_files import prepare
 from vitreous.config import Config
+from vitreous.data.folders import files_below
 from vitreous.errors import VitreousError
 
 SECONDS = 60  # for one command line; the slowest builds 1,000 layers, in about 5 seconds of CPU time
@@ -88,7 +89,7 @@ PLAUSIBLE = {
     "seeds": ("2",), "threads": ("1",), "processes": ("1", "2"), "seed": ("3",), "device": ("cpu", "auto"),
     "per_class": ("2,3",), "heads": ("1-1",), "patches": ("1",), "host": ("127.0.0.1", "::1"), "port": ("8000",),
     "token_file": ("token",), "config_file": ("good.toml",), "weights": ("run",), "teacher": ("run", "bundled:cnn"),
-    "against": ("run",), "input_shape": ("1,28,28",), "test": ("0",), "patch": ("1",),
+    "against": ("run",), "input_shape": ("1,28,28",), "test": ("0",), "patch": ("1",), "top": ("1",), "shell": ("bash",),
 }  # fmt: skip
 
 
@@ -250,6 +251,10 @@ def seams() -> Iterator[None]:
     def numbers_only(host: Any, port: Any, **options: Any) -> Any:
         return lookup(host, port, **options, flags=socket.AI_NUMERICHOST)
 
+    def files_inside(folder: Any) -> Iterator[str]:
+        """Of folders outside the prepared one, which may be "/", nothing is predicted."""
+        return files_below(folder) if Path.cwd() in (path := Path(folder).resolve(), *path.parents) else iter(())
+
     with contextlib.ExitStack() as stack:
         for target, replacement in {
             "vitreous.training.loop.Trainer.train": one_step,
@@ -260,6 +265,8 @@ def seams() -> Iterator[None]:
             "vitreous.serving.server._announce": lambda *_: None,
             "vitreous.serving.server._run_granian": stop,
             "socket.getaddrinfo": numbers_only,
+            "vitreous.data.image_files.files_below": files_inside,
+            "sys.stdin": io.StringIO("ok.png\nnosuch.png\n"),
             "vitreous.serving.static_page.export_page": stop,
             "vitreous.export.onnx_files.export_onnx": stop,
             "vitreous.inspection.from_run.write_look": stop,
@@ -307,7 +314,7 @@ def judge(arguments: list[str], code: Any, errors: str) -> str | None:
     lines = [line for line in errors.splitlines() if not line.startswith(notes)]
     if code in (None, 0):
         return None
-    if code == 1 and arguments[:1] in (["doctor"], ["data"]):  # findings, or a damaged cache
+    if code == 1 and arguments[:1] in (["doctor"], ["data"], ["predict"]):  # findings, a damaged cache, a bad image
         return None
     if code != 2:
         return f"exit code {code}: {errors[-300:]}"

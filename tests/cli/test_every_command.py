@@ -44,6 +44,7 @@ COMMANDS: dict[str, list[str]] = {
         "-o", "transferred",
     ],
     "evaluate": ["--run", "runs/vit"],
+    "calibrate": ["--run", "runs/vit"],
     "predict": ["digits/3.png", "digits/7.png", "--run", "runs/vit"],
     "look": ["--test", "3", "--run", "runs/cnn", "-o", "looked"],
     "mistakes": ["--run", "runs/vit", "-o", "missed"],
@@ -65,6 +66,7 @@ NO_RESULT = {
 SLOW = (
     "vitreous.training.loop.fit", "vitreous.studies.compare.compare", "vitreous.studies.compare.demo",
     "vitreous.studies.transfer.transfer", "vitreous.evaluation.prediction.evaluate_run",
+    "vitreous.evaluation.calibration.calibrate_run",
     "vitreous.inspection.from_run.look_at_run", "vitreous.comparison.mistakes.find_mistakes",
     "vitreous.doctor.diagnose_target", "vitreous.hardware.describe_environment", "vitreous.checkpoints.convert.convert",
     "vitreous.export.onnx_files.export_onnx", "vitreous.serving.static_page.export_page",

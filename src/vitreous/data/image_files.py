@@ -82,11 +82,15 @@ def _expanded(arguments: list[str]) -> Iterator[str]:
         if not glob.has_magic(argument) or os.path.lexists(argument):
             yield argument
             continue
-        found = sorted(glob.iglob(argument, recursive=True))
-        if not found:
-            raise DataError(f"no file matches {quoted(argument)}; check the pattern, as in 'photos/**/*.png'")
         # ** matches a folder and also what is in it
-        yield from (path for path in found if not ("**" in argument and os.path.isdir(path)))
+        found = sorted(
+            path
+            for path in glob.iglob(argument, recursive=True)
+            if path.lower().endswith(SUFFIXES) or ("**" not in argument and os.path.isdir(path))
+        )
+        if not found:
+            raise DataError(f"no image matches {quoted(argument)}; check the pattern, as in 'photos/**/*.png'")
+        yield from found
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,9 +50,22 @@ def predict_stream(
             waiting.append(one)
             yield Item(one.name, one.path, label=0)
 
-    results = decode(items(), target)
-    while batch := list(itertools.islice(results, size)):
-        yield from _predict_batch(predictor, [waiting.popleft() for _ in batch], batch)
+    with contextlib.closing(_one_ahead(decode(items(), target), size)) as batches:
+        for batch in batches:
+            yield from _predict_batch(predictor, [waiting.popleft() for _ in batch], batch)
+
+
+def _one_ahead(results: Iterator[Decoded], size: int) -> Generator[list[Decoded]]:
+    """Yield batches; the next one is collected while the caller works on the last, so that decoding goes on."""
+
+    def collect() -> list[Decoded]:
+        return list(itertools.islice(results, size))
+
+    with ThreadPoolExecutor(1) as thread:
+        coming = thread.submit(collect)
+        while batch := coming.result():
+            coming = thread.submit(collect)
+            yield batch
 
 
 def _predict_batch(predictor: Predictor, files: list[ImageFile], batch: list[Decoded]) -> Iterator[PredictedFile]:

@@ -18,7 +18,7 @@ from vitreous.errors import DataError
 from vitreous.evaluation import display, metrics
 from vitreous.evaluation.class_metrics import ClassMetrics, balanced_accuracy, macro_f1, per_class_metrics
 from vitreous.evaluation.novelty import Novelty
-from vitreous.hardware import prepare
+from vitreous.hardware import one_thread, prepare
 from vitreous.models.fast.inference import infer, infer_and_represent
 from vitreous.models.representations import Representations
 from vitreous.runs import Run, load_run_data
@@ -136,13 +136,11 @@ def _in_batches(
     was_training = model.training
     model.eval()
     first = next(model.parameters())
-    batches = [
-        [
-            output.float().cpu()
-            for output in outputs(preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype))
-        ]
-        for batch in _batches(images, min(batch_size, max(1, len(images))))
-    ]
+    batches = []
+    for batch in _batches(images, min(batch_size, max(1, len(images)))):
+        with one_thread():
+            x = preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype)
+        batches.append([output.float().cpu() for output in outputs(x)])
     model.train(was_training)
     return tuple(map(torch.cat, zip(*batches, strict=True)))
 
@@ -240,11 +238,14 @@ class Predictor:
         if self.novelty is None:
             logits, novelty = compute_logits(self.model, pixels, self.run.preprocessing), None
         else:
-            score = self.novelty.score
-            logits, novelty = compute_outputs(
-                self.model, pixels, self.run.preprocessing, lambda logits, parts: (logits, score(parts))
-            )
-        return calibrated(logits, self.run.temperature), novelty
+            logits, novelty = compute_outputs(self.model, pixels, self.run.preprocessing, self._with_novelty)
+        with one_thread():
+            return calibrated(logits, self.run.temperature), novelty
+
+    def _with_novelty(self, logits: Tensor, parts: Representations) -> tuple[Tensor, Tensor]:
+        assert self.novelty is not None
+        with one_thread():
+            return logits, self.novelty.score(parts)
 
 
 def predict_images(run: Run, images: Sequence[Any] | Iterable[Any]) -> list[Prediction]:

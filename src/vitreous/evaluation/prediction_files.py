@@ -76,7 +76,12 @@ def writing(path: Path, layout: Layout) -> Iterator[PredictionFile]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as stream:
         file = PredictionFile(path, stream, _WRITERS[path.suffix.lower()](stream, layout))
-        yield file
+        try:
+            yield file
+        except BaseException:
+            with contextlib.suppress(OSError, ValueError):
+                file.writer.finish()  # before its stream is closed
+            raise
         file.writer.finish()
 
 
