@@ -50,7 +50,7 @@ export function fitImage(image, { fit, image_size, channels }) {
   const { from, to } = placement(fit, [height, width], image_size);
   const planes = Array.from({ length: image.channels }, (_, channel) => {
     const plane = values.subarray(channel * height * width, (channel + 1) * height * width);
-    return resizeRows(cut(plane, width, from), from.height, from.width, to.width);
+    return resizeRows(cropped(plane, width, from), from.height, from.width, to.width);
   });
   return finish(planes, from.height, to, image_size, channels);
 }
@@ -73,7 +73,7 @@ export function finish(planes, rows, to, [height, width], channels) {
 }
 
 /** @param {Uint8Array} plane @param {number} width @param {Box} box */
-function cut(plane, width, box) {
+function cropped(plane, width, box) {
   if (box.height * box.width === plane.length) return plane;
   const part = new Uint8Array(box.height * box.width);
   for (let y = 0; y < box.height; y++) {

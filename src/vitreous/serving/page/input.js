@@ -11,6 +11,7 @@ import { Camera } from "./camera.js";
 import { byId, onClick, setText } from "./dom.js";
 import { DrawingPad } from "./draw.js";
 import { takesDrawings } from "./engine.js";
+import { markPending } from "./pending.js";
 import { PhotoPane } from "./photo.js";
 import { PictureError } from "./picture-files.js";
 import { SampleStrip } from "./samples.js";
@@ -119,11 +120,16 @@ export class Input {
   async #open(file) {
     if (this.#model === null) return; // the models are still loading
     this.#camera.close();
+    markPending({ file: true });
+    setText("invite", "Reading …");
     try {
       await this.#active.open(file, this.#model);
     } catch (error) {
       if (!(error instanceof PictureError)) throw error;
       setText("draw-error", error.message);
+    } finally {
+      this.#active.paint(); // with its own invitation
+      markPending({ file: false });
     }
   }
 }

@@ -82,7 +82,7 @@ export class Painter {
       byId("arithmetic").hidden = true;
       byId("removed").replaceChildren();
       delete byId("removed").dataset.shown;
-      setText("map-caption", `${lead?.name} is not a ViT, so there is no attention to show. Add one with --run.`);
+      setText("map-caption", `${lead?.name} is not a ViT, so there is no attention to show.`);
     } else {
       this.map.fit(vit);
       this.heads.fit(vit);

@@ -10,6 +10,7 @@
 import { setText } from "./dom.js";
 import { EngineError, isAbort } from "./engine.js";
 import { Latest } from "./latest.js";
+import { markPending } from "./pending.js";
 import { PictureError } from "./picture-files.js";
 import { noResults } from "./session.js";
 import { blanked, numPatches } from "./vit-maths.js";
@@ -17,17 +18,6 @@ import { blanked, numPatches } from "./vit-maths.js";
 const PAUSE = 140; // ms after the last stroke, before the slow maps are requested
 const LIVE_COST = 30; // ms that a slow map may take to be requested with every stroke
 const MANY_PATCHES = 256; // a map that takes this many runs of the model is computed only if it is shown
-
-const pending = { prediction: true, maps: false, address: false, samples: false };
-
-/**
- * Set <html data-status>: "idle" once all results are shown and the address is written. Scripts and tests wait for it.
- * @param {Partial<typeof pending>} change
- */
-export function markPending(change) {
-  Object.assign(pending, change);
-  document.documentElement.dataset.status = Object.values(pending).some(Boolean) ? "busy" : "idle";
-}
 
 export class Requests {
   /** @type {Latest<number>} */

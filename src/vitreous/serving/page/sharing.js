@@ -50,8 +50,8 @@ export function offerSharing(address, contents, image) {
     );
   onClick("share", () => {
     const link = address();
-    const held = `it contains ${contents()}.`;
-    void copy(link, `Link copied: ${held}`, `Copy the address of this page: ${held}`);
+    const includes = `it contains ${contents()}.`;
+    void copy(link, `Link copied: ${includes}`, `Copy the address of this page: ${includes}`);
   });
   onClick("command", () => {
     const opens = Boolean(panel.hidden);

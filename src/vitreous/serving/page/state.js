@@ -121,7 +121,7 @@ export function fromHash(hash) {
     if (parts.has("test")) state.picture = { kind: "sample", index: integer(parts.get("test"), 0, 9999, 0) };
     if (image !== null && image !== TOO_LARGE) state.picture = { kind: "image", image: decodeImage(image, MAX_LINK_SIDE) };
   } catch {
-    notice = "What that link held could not be read; here is a test image instead.";
+    notice = "The drawing or image in that link could not be read; here is a test image instead.";
   }
   state.vit = parts.get("vit");
   state.cnn = parts.get("cnn");
