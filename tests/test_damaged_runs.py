@@ -294,7 +294,7 @@ def test_of_two_that_create_the_same_folder_one_does(create, tmp_path, monkeypat
         mkdir(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "mkdir", mkdir_after_the_other)
-    with pytest.raises(RunError, match="exists already: add --resume"):
+    with pytest.raises(RunError, match="exists already: add resume=True"):
         create(tmp_path / "run", name="second")
     assert Run.open(tmp_path / "run").config.name == "first"
 

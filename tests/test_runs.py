@@ -59,7 +59,7 @@ def test_opening_gives_back_what_was_trained(finished):
 
 
 def test_no_such_folder(tmp_path):
-    with pytest.raises(RunError, match=r"there is no run folder .*nowhere.*vitreous train"):
+    with pytest.raises(RunError, match=r"there is no run folder .*nowhere.*vitreous.fit"):
         Run.open(tmp_path / "nowhere")
 
 
@@ -77,7 +77,7 @@ def test_missing_weights(copy):
 def test_an_unfinished_run_says_how_to_finish_it(copy):
     edit(copy, status="training")
     (copy / "model.safetensors").unlink()
-    with pytest.raises(RunError, match=r"no weights yet: finish it with `vitreous train --resume"):
+    with pytest.raises(RunError, match=r"no weights yet: finish it with vitreous.fit\(resume=True, out="):
         Run.open(copy).load_model()
 
 
@@ -146,7 +146,7 @@ def test_metrics_edited_by_hand(copy):
 
 def test_an_existing_folder_is_left_alone(copy, finished):
     before = (copy / "config.json").read_bytes()
-    with pytest.raises(RunError, match=r"exists already: add --resume .*or name another folder"):
+    with pytest.raises(RunError, match=r"exists already: add resume=True .*or name another folder"):
         fit(finished.config, copy, progress=False)
     assert (copy / "config.json").read_bytes() == before
 

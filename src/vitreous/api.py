@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from vitreous.inspection.report import Look
 from vitreous.models import build
 from vitreous.runs import Calibration, is_run, report_folder
 from vitreous.studies import compare as study
-from vitreous.training import loop
+from vitreous.training import auto, loop
 from vitreous.training.callbacks import Callback
 
 RunLike = runs.Run | Path | str
@@ -47,7 +48,7 @@ def load(path: RunLike | None = None) -> nn.Module:
 
 
 def fit(
-    config: ConfigLike = "vit",
+    config: ConfigLike = auto.NAME,
     *,
     data: Any = None,
     out: Path | str | None = None,
@@ -68,24 +69,31 @@ def fit(
 ) -> Run:
     """Train a model on images and return the run: `fit("vit", data=(X, y), epochs=5, depth=6)`.
 
-    `config` is the name of a preset, a Config, the configuration of a model, a dictionary or the path of a TOML file.
-    `data` is a name, a path, arrays `(X, y)` or `((X, y), (X_test, y_test))`, a dictionary of these, a data frame, or a
-    data set of (image, label). Every setting can be given by its name (`depth=6`, `val_fraction=0.2`), in its section
-    (`train={"lr": 1e-3}`), or as `settings={"train.lr": 1e-3}`. `callbacks` are `vitreous.Callback`s, or "tensorboard",
-    "wandb", "trackio". With `resume`, the unfinished run `out` goes on with its own configuration.
+    `config` is the name of a preset, a Config, the configuration of a model, a dictionary or the path of a TOML file;
+    by default, "auto", the data choose what is not named. `data` is a name, a path, arrays `(X, y)` or
+    `((X, y), (X_test, y_test))`, a dictionary of these, a data frame, or a data set of (image, label). Every setting
+    can be given by its name (`depth=6`, `val_fraction=0.2`), in its section (`train={"lr": 1e-3}`), or as
+    `settings={"train.lr": 1e-3}`. `callbacks` are `vitreous.Callback`s, or "tensorboard", "wandb", "trackio". With
+    `resume`, the unfinished run `out` goes on with its own configuration.
     """
     named = {"seed": seed, "epochs": epochs, "lr": lr, "batch_size": batch_size}
     keywords = {name: value for name, value in named.items() if value is not None} | fields
     sections = {"model": model, "train": train, "augment": augment, "start": start}
+    chosen: Config | auto.AutoRequest
     if resume:
-        given = [name for name, value in sections.items() if value is not None] + [*keywords]
-        if given := given + ["data"] * (data is not None) + ["settings"] * bool(settings):
+        unused = {"data": data, **sections, "settings": settings or None, **keywords}
+        if given := [name for name, value in unused.items() if value is not None]:
             raise ConfigError(f"resume=True keeps the run's configuration: leave out {', '.join(given)}")
         chosen = Run.open(out).config if out is not None else Config()
     else:
-        chosen = configure_from_keywords(config, sections=sections, settings=settings, keywords=keywords)
-        if data is not None:
-            chosen = chosen.replace(data=chosen.data.replace(name=as_source(data)))
+        texts = settings if isinstance(settings, Mapping | str) else [*settings]
+        change = partial(configure_from_keywords, sections=sections, settings=texts, keywords=keywords)
+        source = None if data is None else as_source(data)
+        if config == auto.NAME:
+            chosen = auto.AutoRequest(source or "", changes=change)
+        else:
+            chosen = change(config)
+            chosen = chosen if source is None else chosen.replace(data=chosen.data.replace(name=source))
     return Run.of(loop.fit(chosen, out, resume=resume, device=device, progress=progress, callbacks=callbacks))
 
 

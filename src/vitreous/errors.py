@@ -11,7 +11,7 @@ import contextlib
 import importlib.util
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 _LONGEST_VALUE = 120  # characters of a user's value in a message
 _on_command_line = False
@@ -85,7 +85,7 @@ def require_packages(*packages: str, extra: str, needed_for: str) -> None:
 ARGUMENTS = {
     "--class": "target", "--data": "data", "--device": "device", "--epochs": "epochs", "--equal": "equal",
     "--from": "weights", "--most": "most", "--per-class": "per_class", "--run": "run", "--seeds": "seeds",
-    "--split": "split", "--test": "test_index", "--threads": "threads", "--to": "to",
+    "--seconds": "budget_seconds", "--split": "split", "--test": "test_index", "--threads": "threads", "--to": "to",
 }  # fmt: skip
 SWITCHES = {"--approximate": "approximate", "--resume": "resume", "--skip-corrupt": "skip_corrupt"}
 #: flags of what only the command line does
@@ -93,30 +93,30 @@ COMMAND_LINE_ONLY = {
     "--from-data", "--host", "--input-shape", "--no-auth", "--port", "--preset", "--processes", "--token-file",
 }  # fmt: skip
 
+#: command → function
+FUNCTIONS = {
+    "calibrate": "calibrate", "compare": "compare", "evaluate": "evaluate", "look": "look", "predict": "predict",
+    "presets": "preset", "train": "fit",
+}  # fmt: skip
+
 _FLAG = r"(?<![\w'\"/-])"  # the start of a flag, not a part of a name or of a user's value
-_COMMANDS: dict[str, str | Callable[[re.Match[str]], str]] = {
-    r"`?vitreous train (?:--processes \d+ )?--resume (?:--processes \d+ )?-o (?P<q>['\"]?)(?P<path>[^`'\"]+)(?P=q)`?":
-        lambda found: f"vitreous.fit(out={found['path']!r}, resume=True)",
-    r"`vitreous train --from ?(?P<path>[^`]*)`":
-        lambda found: f"vitreous.fit(weights={repr(found['path']) if found['path'] else '…'})",
-    r"`vitreous train (\w+) -o (\w+)`": r"vitreous.fit(\1, out=\2)",
-    r"`vitreous train`": "vitreous.fit",
-    r"`vitreous presets (\w+)`": r"vitreous.preset(\1)",
-    r"`vitreous compare (\w+) (\w+)`": r'vitreous.compare("\1", "\2")',
+_PHRASES = {
     r"--approximate \(in Python approximate=True\)": "approximate=True",
-    r"`vitreous calibrate --run ([^`]+)`": r"vitreous.calibrate('\1')",
+    r"--input-shape [\d,]+ \(or images=\.\.\.\)": "images=…",
     r"--processes (\d+), or torchrun": r"\1 processes of torchrun",
     r"--processes or torchrun": "torchrun",
-    r"--input-shape [\d,]+ \(or images=\.\.\.\)": "images=…",
-}  # fmt: skip
+}
 
 
 def in_python(message: str) -> str:
     """Return a message that names flags and commands as a Python user would write them."""
     if "-" not in message and "`vitreous " not in message:
         return message
-    for pattern, replacement in _COMMANDS.items():
+    for pattern, replacement in _PHRASES.items():
         message = re.sub(pattern, replacement, message)
+    commands = "|".join(FUNCTIONS)
+    message = re.sub(rf"`vitreous ({commands})\b([^`]*)`", _call, message)
+    message = re.sub(r"\bvitreous (train)( --resume [^;]*)$", _call, message)  # how an interrupted training goes on
     setting = r"--set (?P<path>[a-z]+(?:\.[a-z_]+)+)(?:=(?P<value>\[[^]]*\]|[^\s,;)]+))?"
     message = re.sub(_FLAG + setting, _setting, message)
     message = re.sub(rf"{_FLAG}--set\b", "settings", message)
@@ -124,6 +124,31 @@ def in_python(message: str) -> str:
     message = re.sub(rf"{_FLAG}({'|'.join(SWITCHES)})(?![\w-])", lambda found: f"{SWITCHES[found[1]]}=True", message)
     argument = rf"({'|'.join(ARGUMENTS)})(?![\w-])(?: (?P<value>-?\d+\b|'[^']*'|\[[^]]*\]))?"
     return re.sub(_FLAG + argument, lambda found: f"{ARGUMENTS[found[1]]}={found['value'] or '…'}", message)
+
+
+def _call(found: re.Match[str]) -> str:
+    """Return `vitreous train vit --data photos -o runs/mine` as vitreous.fit('vit', data='photos', out='runs/mine')."""
+    words, _, out = found[2].partition(" -o ")
+    arguments, rest = [], words.split()
+    while rest:
+        word = rest.pop(0)
+        if word in SWITCHES:
+            arguments.append(f"{SWITCHES[word]}=True")
+        elif word in ARGUMENTS:
+            arguments.append(f"{ARGUMENTS[word]}={_literal(rest.pop(0)) if rest else '…'}")
+        elif word == "--processes":
+            rest.pop(0)  # torchrun's matter
+        else:
+            arguments.append(_literal(word))
+    if out:
+        arguments.append(f"out={_literal(out.strip())}")
+    return f"vitreous.{FUNCTIONS[found[1]]}" + (f"({', '.join(arguments)})" if arguments else "")
+
+
+def _literal(word: str) -> str:
+    """Return a word as Python writes it; PLACEHOLDERS stay."""
+    word = word.strip("'\"")
+    return word if word.isupper() or word == "…" else repr(word)
 
 
 def _setting(found: re.Match[str]) -> str:
@@ -142,5 +167,4 @@ def _setting(found: re.Match[str]) -> str:
 
 
 def _out(found: re.Match[str]) -> str:
-    path = found["path"]
-    return "out=…" if path is None else f"out={path if path.isupper() else repr(path)}"
+    return f"out={_literal(found['path'] or '…')}"

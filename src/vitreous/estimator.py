@@ -57,7 +57,7 @@ class _RunClassifier(ClassifierMixin, BaseEstimator):
         self.classes_, labels = np.unique(y, return_inverse=True)
         name = type(self).__name__
         if len(self.classes_) < 2:
-            raise EstimatorError(f"{name} needs at least two classes, and y has one class: {self.classes_[0]!r}")
+            raise EstimatorError(f"{name} needs at least two classes, and y has one class: {self.classes_[0]}")
         self.image_shape_ = self._image_shape(X.shape[1:])
         self.scale_ = (0.0, 255.0) if X.dtype == np.uint8 else (min(0.0, float(X.min())), float(X.max()))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))

@@ -40,10 +40,10 @@ WRONG_MODELS: list[tuple[dict[str, Any], list[str]]] = [
     ({"dim": 64, "num_heads": 3}, ["model.dim=64", "model.num_heads=3", "multiple"]),
     ({"dim": 33, "num_heads": 3, "positions": "learned-2d"}, ["model.dim=33", "even", "learned-2d"]),
     ({"dim": 66, "positions": "sincos-2d"}, ["model.dim=66", "multiple of 4", "sincos-2d"]),
-    ({"patch_size": 5}, ["model.patch_size=5×5", "28×28", "2, 4, 7, 14, 28", "model.fit=pad", "model.fit=resize"]),
-    ({"patch_size": (7, 5)}, ["7×5", "28×28", "model.fit=pad"]),
+    ({"patch_size": 5}, ["model.patch_size=5×5", "28×28", "2, 4, 7, 14, 28", "{'fit': 'pad'}", "{'fit': 'resize'}"]),
+    ({"patch_size": (7, 5)}, ["7×5", "28×28", "model={'fit': 'pad'}"]),
     ({"stem_channels": (8,), "patch_size": 4}, ["4×4", "the conv stem's features of 14×14", "2, 7, 14"]),
-    ({"image_size": (13, 17), "patch_size": 4}, ["4×4", "13×17", "data.image_size=[12,16]"]),
+    ({"image_size": (13, 17), "patch_size": 4}, ["4×4", "13×17", "image_size=[12, 16]"]),
     ({"depth": 0}, ["depth=0", "greater than or equal to 1"]),
     ({"depth": 2.5}, ["depth=2.5", "integer"]),
     ({"dropout": 1.0}, ["dropout=1.0", "less than 1"]),
@@ -52,7 +52,7 @@ WRONG_MODELS: list[tuple[dict[str, Any], list[str]]] = [
     ({"norm_eps": float("nan")}, ["norm_eps=nan", "finite"]),
     ({"pool": "max"}, ["pool='max'", "'cls', 'mean' or 'seq'"]),
     ({"positions": "rotary"}, ["positions='rotary'", "sincos-2d"]),
-    ({"widht": 3}, ["no setting 'widht'", "vitreous presets"]),
+    ({"widht": 3}, ["no setting 'widht'", "vitreous.preset(NAME)"]),
 ]
 
 
@@ -276,5 +276,5 @@ def test_none_is_a_word_where_a_field_has_it_for_a_choice():
 
 
 def test_patches_that_do_not_fit_name_a_size_that_would():
-    with pytest.raises(ConfigError, match=r"41×44 pixels: --set data.image_size=\[40,48\], or --set model.fit=pad"):
+    with pytest.raises(ConfigError, match=r"41×44 pixels: image_size=\[40, 48\], or model={'fit': 'pad'}"):
         ViTConfig(image_size=(41, 44), patch_size=8).check_geometry()

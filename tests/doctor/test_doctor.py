@@ -149,7 +149,7 @@ def test_outputs_that_are_not_finite(tiny_vit, no_overfitting) -> None:
 
 
 def test_the_input_shape_is_found_or_required(tiny_vit) -> None:
-    with pytest.raises(VitreousError, match="--input-shape"):
+    with pytest.raises(VitreousError, match="give its shape: images=…"):
         diagnose(tiny_vit())  # 12×12 is not a common shape, and the model does not declare it
     with pytest.raises(VitreousError, match=r"does not accept inputs of shape \(2, 3, 12, 12\)"):
         diagnose(tiny_vit(), input_shape=(3, 12, 12))

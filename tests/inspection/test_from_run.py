@@ -106,7 +106,7 @@ def test_options_that_do_not_fit(make_run, drawing, tmp_path) -> None:
     run = make_run("digits")
     with pytest.raises(LookError, match="choose one"):
         look_at_run(run, drawing, test_index=1, out=tmp_path / "look")
-    with pytest.raises(LookError, match="--class 'ten': the classes are 0, 1"):
+    with pytest.raises(LookError, match="target='ten': the classes are 0, 1"):
         look_at_run(run, target="ten", out=tmp_path / "look")
-    with pytest.raises(LookError, match="--test 100000: the test set has images 0 to"):
+    with pytest.raises(LookError, match="test_index=100000: the test set has images 0 to"):
         look_at_run(run, test_index=100_000, out=tmp_path / "look")

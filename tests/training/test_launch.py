@@ -302,12 +302,12 @@ def test_a_restart_goes_on_with_the_unfinished_run_of_the_same_settings(tmp_path
             with pytest.raises(ZeroDivisionError):
                 fit(config, out, progress=False)
     assert run_to_restart(config, "run") is None, "not restarted by torchrun"
-    with pytest.raises(RunError, match="'run' exists already: add --resume"):
+    with pytest.raises(RunError, match="'run' exists already: add resume=True"):
         fit(config, "run", progress=False)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert run_to_restart(other, "run") is run_to_restart(other, None) is None
     assert run_to_restart(config, "nowhere") is None
-    with pytest.raises(RunError, match="'run' exists already: add --resume"):
+    with pytest.raises(RunError, match="'run' exists already: add resume=True"):
         fit(other, "run", progress=False)
     assert fit(config, "run", progress=False).path == Path("run")
     with pytest.raises(RunError, match="'run' exists already"):

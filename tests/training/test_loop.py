@@ -187,7 +187,7 @@ def test_no_validation_is_possible(tmp_path):
 
 def test_a_model_that_does_not_fit_the_data_says_how_to_make_it_fit(tmp_path):
     with pytest.raises(
-        ConfigError, match=r"patch_size=7×7 does not divide .* 32×32 .*choose --set model.patch_size from"
+        ConfigError, match=r"patch_size=7×7 does not divide .* 32×32 .*choose patch_size from"
     ):
         fit(small("data.image_size=32"), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
@@ -210,7 +210,7 @@ def test_bfloat16_trains_where_it_works(tmp_path):
 
 
 def test_device_that_is_not_here(tmp_path):
-    with pytest.raises(ConfigError, match="--device 'tpu': choose from"):
+    with pytest.raises(ConfigError, match="device='tpu': choose from"):
         fit(small(), tmp_path / "run", device="tpu", progress=False)
 
 
@@ -300,7 +300,7 @@ def test_fine_tuning_keeps_the_normalisation_of_its_weights(tmp_path):
 
 def test_fine_tuning_from_what_is_no_vit(tmp_path):
     cnn = fit(small("train.epochs=0.1", name="cnn"), tmp_path / "cnn", progress=False)
-    with pytest.raises(RunError, match="holds a cnn; --from needs a ViT"):
+    with pytest.raises(RunError, match="holds a cnn; weights=… needs a ViT"):
         fit(small(f"start.weights={json.dumps(str(cnn.path))}"), tmp_path / "run", progress=False)
     with pytest.raises(CheckpointError, match="nowhere"):
         fit(small("start.weights=nowhere.npz"), tmp_path / "run", progress=False)

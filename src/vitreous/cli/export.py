@@ -1,4 +1,4 @@
-"""`vitreous export`: write ONNX or a static page, by `vitreous.export` and `vitreous.serving`."""
+"""`vitreous export`: write ONNX, a page or a Hugging Face repository, by `vitreous.export` and `vitreous.serving`."""
 
 import dataclasses
 from pathlib import Path
@@ -28,10 +28,13 @@ def export(
         raise ConfigError(f"--to {to} takes one --run, not {len(runs)}")
     if to == "hub":
         pushed = push_run(open_run(runs[0] if runs else None), out)
-        print(f"{pushed.folder}: {', '.join(pushed.files)}")
-        for note in pushed.notes:
-            print(f"  {note}")
-        print(f"upload it with: {pushed.upload_command}")
+        print_result(
+            f"{pushed.folder}: {', '.join(pushed.files)}",
+            *(f"  {note}" for note in pushed.notes),
+            f"upload it with: {pushed.upload_command}",
+            value={**dataclasses.asdict(pushed), "folder": str(pushed.folder), "upload_command": pushed.upload_command},
+            as_json=as_json,
+        )
     elif to == "onnx":
         made = export_onnx(open_run(runs[0] if runs else None), out, full=not lean)
         parity, images = made.parity, f"{made.parity.images} {made.parity.image_source}"

@@ -16,14 +16,14 @@ from vitreous.errors import ConfigError, quoted
 
 AnyModelConfig = get_args(get_args(ModelConfig)[0])
 ConfigLike = Config | BaseModel | Mapping[str, Any] | Path | str
-Path_ = tuple[str, ...]  # of a setting: ("train", "lr")
+Keys = tuple[str, ...]  # of a setting: ("train", "lr")
 
 #: the section of a name that two have: a model's size and channels follow the data, and `start` describes a file
-_PREFERRED: dict[str, Path_] = {
+_PREFERRED: dict[str, Keys] = {
     "image_size": ("data", "image_size"), "channels": ("data", "channels"), "num_heads": ("model", "num_heads"),
     "name": ("name",),
 }  # fmt: skip
-_SECTIONS: dict[str, Path_] = {
+_SECTIONS: dict[str, Keys] = {
     "model": ("model",), "train": ("train",), "data": ("data",), "augment": ("data", "augment"), "start": ("start",),
 }  # fmt: skip
 _FROM_THE_DATA = {"num_classes", "kind"}  # of a model; another kind is another preset
@@ -42,7 +42,7 @@ def configure_from_keywords(
     A keyword is the name of a field of any section; an unknown one, or one of two sections, is an error that says so.
     """
     config = as_config(base)
-    changes: dict[Path_, Any] = {}
+    changes: dict[Keys, Any] = {}
     if isinstance(settings, Mapping):
         changes |= {_known_path(config, tuple(name.split("."))): value for name, value in settings.items()}
     else:
@@ -115,15 +115,15 @@ def _types_of(config: Config, section: str) -> Any:
     return AnyModelConfig if section == "model" else type(_at(config, _SECTIONS[section]))
 
 
-def _at(config: Any, path: Path_) -> Any:
+def _at(config: Any, path: Keys) -> Any:
     for name in path:
         config = getattr(config, name)
     return config
 
 
-def _places(config: Config) -> dict[str, list[Path_]]:
+def _places(config: Config) -> dict[str, list[Keys]]:
     """Return every field that a keyword can set, with the sections that have it."""
-    places: dict[str, list[Path_]] = {"name": [("name",)], "seed": [("seed",)]}
+    places: dict[str, list[Keys]] = {"name": [("name",)], "seed": [("seed",)]}
     for path in _SECTIONS.values():
         for field in type(_at(config, path)).model_fields:
             if field not in _FROM_THE_DATA and (*path, field) not in (("data", "name"), ("data", "augment")):
@@ -131,7 +131,7 @@ def _places(config: Config) -> dict[str, list[Path_]]:
     return places
 
 
-def _path_of(config: Config, name: str, function: str) -> Path_:
+def _path_of(config: Config, name: str, function: str) -> Keys:
     places = _places(config)
     if name not in places:
         of_others = [kind for kind in ("vit", "cnn") if name in type(preset(kind).model).model_fields]
@@ -151,7 +151,7 @@ def _unknown(function: str, name: str, known: list[str], which: str = "") -> str
     return f"{function}() has no setting {name!r}{which}; {hint}"
 
 
-def _known_path(config: Config, path: Path_) -> Path_:
+def _known_path(config: Config, path: Keys) -> Keys:
     """Return `path` if the configuration has that setting."""
     section: Any = config
     for depth, name in enumerate(path):
@@ -167,7 +167,7 @@ def _known_path(config: Config, path: Path_) -> Path_:
     return path
 
 
-def _put(values: dict[str, Any], changes: Mapping[Path_, Any]) -> dict[str, Any]:
+def _put(values: dict[str, Any], changes: Mapping[Keys, Any]) -> dict[str, Any]:
     for path, value in changes.items():
         target = values
         for name in path[:-1]:

@@ -84,7 +84,7 @@ def processor_limits(run: Run) -> list[str]:
     preprocessing, limits = run.preprocessing, []
     if preprocessing.resize == "mnist":
         limits.append(
-            "vitreous inverts dark-on-light drawings, cuts the digit out, scales it to 20×20 and centres it by its mass"
+            "vitreous inverts dark-on-light drawings, crops the digit, scales it to 20×20 and centres it by its mass"
             " in 28×28, as MNIST's digits are; transformers' processor does not: give it images that look like MNIST's"
         )
     if preprocessing.channels == 1:
@@ -109,7 +109,7 @@ def _sharing_notes(run: Run, license: str | None) -> list[str]:
     """Return what to think of before the folder is shared."""
     config = run.config
     paths = [name for name in (config.data.name, config.start.weights, config.train.teacher) if name and os.sep in name]
-    notes = [] if license else ["no licence is stated: add one to README.md, or pass license=… here"]
+    notes = [] if license else ["README.md states no licence: add one before you share it"]
     if paths:
         notes.append(f"{RUN_FOLDER}/{CONFIG} names {join(map(repr, paths))}, as this machine does")
     return notes

@@ -46,6 +46,7 @@ class AutoRequest:
     settings: tuple[str, ...] = ()
     file: Path | None = None
     seed: int | None = None
+    changes: Callable[[Config], Config] | None = None  # the same, from Python
 
     @property
     def train(self) -> TrainConfig:
@@ -56,6 +57,7 @@ class AutoRequest:
         """Return `config` with the user's own settings, which always win."""
         config = config if self.file is None else merge_toml(config, self.file)
         config = override(config, self.settings)
+        config = config if self.changes is None else self.changes(config)
         config = config.replace(data=config.data.replace(name=self.data))
         return config if self.seed is None else config.replace(seed=self.seed)
 
