@@ -126,7 +126,7 @@ def test_changed_data_are_refused(run, folder):
 
 @pytest.mark.parametrize(
     ("split", "most", "error", "sentence"),
-    [("dev", 5, DataError, "no split 'dev'"), ("val", 5, DataError, "is empty"), ("test", 0, ConfigError, "--most")],
+    [("dev", 5, DataError, "no split 'dev'"), ("val", 5, DataError, "is empty"), ("test", 0, ConfigError, "most=0")],
 )
 def test_user_errors_are_one_sentence(run, split, most, error, sentence):
     with pytest.raises(error, match=sentence):

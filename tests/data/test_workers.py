@@ -140,7 +140,7 @@ def test_a_hung_process_is_one_sentence(files: list[Item], monkeypatch: pytest.M
     for child in _children():
         os.kill(child, signal.SIGSTOP)
     monkeypatch.setattr(workers, "SILENCE", 1.0)
-    with pytest.raises(DataError, match="have not answered for 1 s"):
+    with pytest.raises(DataError, match="have not responded for 1 s"):
         list(results)
     assert not _children()
 

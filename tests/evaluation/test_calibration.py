@@ -181,15 +181,15 @@ def test_a_damaged_novelty_file_is_one_sentence(run, tmp_path):
     calibrate_run(copy)
     (file,) = copy.path.glob("novelty-*")
     file.write_bytes(file.read_bytes()[:-4] + b"oops")
-    with pytest.raises(RunError, match=r"SHA-256 differs.*vitreous calibrate"):
+    with pytest.raises(RunError, match=r"SHA-256 differs.*vitreous.calibrate"):
         Novelty.of_run(Run.open(copy.path))
     file.unlink()
-    with pytest.raises(RunError, match=r"is missing.*vitreous calibrate"):
+    with pytest.raises(RunError, match=r"is missing.*vitreous.calibrate"):
         Novelty.of_run(Run.open(copy.path))
 
 
 def test_other_data_are_for_converted_runs(run):
-    with pytest.raises(RunError, match="leave out --data"):
+    with pytest.raises(RunError, match="leave out data="):
         calibrate_run(run, "mnist")
 
 

@@ -13,6 +13,7 @@ import tracemalloc
 import weakref
 import zlib
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -287,6 +288,9 @@ class Session:
     def __init__(self, seconds: float = 0.0):
         self.batches: list[int] = []
         self.seconds = seconds
+
+    def get_outputs(self) -> list[SimpleNamespace]:
+        return [SimpleNamespace(name="probabilities")]
 
     def run(self, names: list[str], feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
         pixels = feeds["pixels"] * 255

@@ -229,8 +229,8 @@ def test_report_of_a_harm(result, tmp_path):
     ("changes", "error", "sentence"),
     [
         ({"seeds": 1}, ConfigError, "at least 2"),
-        ({"per_class": ()}, ConfigError, "--per-class"),
-        ({"per_class": (0, 5)}, ConfigError, "--per-class"),
+        ({"per_class": ()}, ConfigError, "per_class="),
+        ({"per_class": (0, 5)}, ConfigError, "per_class="),
         ({"lr_factors": (0.0,)}, ConfigError, "lr_factors"),
         ({"preset": "cnn", "settings": []}, ConfigError, "ViTs"),
     ],

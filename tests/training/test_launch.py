@@ -117,7 +117,7 @@ def test_lost_ranks_are_reported_once_and_by_rank():
     script = Path(__file__).with_name("lost_ranks_script.py")
     result = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=240, check=False)
     assert result.returncode == 0, result.stderr
-    go_on = "so the training stopped; go on with: vitreous train --resume --processes 3 -o 'the run'"
+    go_on = "so the training stopped; go on with: vitreous.fit(resume=True, out='the run')"
     printed = [json.loads(line) for line in result.stdout.splitlines()]
     assert printed == [
         "# killed", f"rank 1 of 3 ended, {go_on}", {"1": -9, "0": 75, "2": 75},

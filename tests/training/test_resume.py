@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import filelock
 import pytest
@@ -13,6 +12,7 @@ from vitreous.config.presets import preset
 from vitreous.errors import RunError
 from vitreous.runs import Run
 from vitreous.training import setup
+from vitreous.training.distributed import Group
 from vitreous.training.loop import Trainer, fit
 
 TINY = ["data.name=digits", "train.threads=1", "train.batch_size=64", "train.epochs=0.2", "model.depth=1",
@@ -99,10 +99,11 @@ def test_the_lock_lasts_until_the_run_is_trained(interrupted, monkeypatch):
     assert fit(interrupted.config, interrupted.path, resume=True, progress=False).is_done
 
 
-def test_other_ranks_fail_as_rank_0_does():
+def test_other_ranks_fail_as_rank_0_does(monkeypatch):
     """Only rank 0 locks and creates; the others would wait for it in vain."""
     acted = []
-    rank_1 = SimpleNamespace(is_main=False, broadcast=lambda _: RunError("of rank 0"))
+    rank_1 = Group(rank=1, world_size=2)
+    monkeypatch.setattr(Group, "broadcast", lambda self, value: RunError("of rank 0"))
     with pytest.raises(RunError, match="of rank 0"):
         setup._on_rank_0(rank_1, lambda: acted.append(1))
     assert not acted

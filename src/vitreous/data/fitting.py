@@ -4,7 +4,7 @@ Every image goes through here: in training, prediction, the server and (in JavaS
 becomes H×W; all numbers are integers, and // is division rounded down:
 
 stretch     Resize h×w to H×W, whatever the aspect ratio.
-crop        Cut out the largest centred rectangle with the aspect ratio of H×W, then resize that.
+crop        Take the largest centred rectangle with the aspect ratio of H×W, then resize that.
             If w·H > h·W (too wide): all rows, and max(1, (2·h·W + H) // (2·H)) columns.
             Otherwise: all columns, and max(1, (2·w·H + W) // (2·W)) rows.
             Of n rows (columns) with m kept, the first that is kept is (n - m) // 2.

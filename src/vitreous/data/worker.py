@@ -1,6 +1,6 @@
 """The program of one decoding process: requests on standard input, results on standard output, until the input ends.
 
-A request is a line of JSON: the target (null: extents only) and the items. The answer is a line of JSON, with one entry
+A request is a line of JSON: the target (null: extents only) and the items. The response is a line of JSON, with one entry
 per item and the number of bytes that follow, and then the pixels. It imports no torch, so that it starts quickly.
 """
 
@@ -19,8 +19,8 @@ from vitreous.data.target import Target
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends this process
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what a library may print is no answer
+    responses = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library may print is no response
     with contextlib.suppress(BrokenPipeError):  # the parent was killed
         for line in sys.stdin.buffer:
             request = json.loads(line)
@@ -30,9 +30,9 @@ def main() -> None:
             results = [measure_item(item) if target is None else decode_item(item, target) for item in items]
             rows, pixels = pack(results)
             head = json.dumps({"rows": rows, "bytes": sum(map(len, pixels))})
-            answers.write(head.encode("ascii") + b"\n" + b"".join(pixels))
-            answers.flush()
-    os._exit(0)  # without the flush of `answers`, whose reader may be gone
+            responses.write(head.encode("ascii") + b"\n" + b"".join(pixels))
+            responses.flush()
+    os._exit(0)  # without the flush of `responses`, whose reader may be gone
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ FEWEST = 64  # images: fewer are decoded before a process has started (0.2 s)
 FEWEST_HEADERS = 4096  # likewise
 MOST_WORKERS = 16
 CHUNK = 32  # images per request
-SILENCE = 300.0  # seconds without any answer: 32 photographs of 50 megapixels take a minute on a slow disk
+SILENCE = 300.0  # seconds without any response: 32 photographs of 50 megapixels take a minute on a slow disk
 
 _START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from vitreous.data.worker import main; main()"
 
@@ -63,7 +63,7 @@ def _process(
         return
     chunks = _chunks(itertools.chain(first, stream), chunk)
     with contextlib.closing(_Pool(count, chunks, target)) as pool:
-        for rows, pixels in pool.answers():
+        for rows, pixels in pool.responses():
             yield from unpack(rows, pixels)
 
 
@@ -73,7 +73,7 @@ def _chunks(items: Iterator[Item], size: int) -> Iterator[list[Item]]:
 
 
 class _Lost(Exception):
-    """A process ended before it had answered."""
+    """A process ended before it had responded."""
 
 
 class _Worker:
@@ -111,7 +111,7 @@ class _Worker:
 
 
 class _Pool:
-    """Processes, each with a thread that talks to it; a chunk is sent only when few answers wait to be taken."""
+    """Processes, each with a thread that talks to it; a chunk is sent only when few responses wait to be taken."""
 
     def __init__(self, count: int, chunks: Iterator[list[Item]], target: dict[str, Any] | None):
         self._chunks = enumerate(chunks)
@@ -132,7 +132,7 @@ class _Pool:
         for worker in self._workers:
             threading.Thread(target=self._serve, args=(worker,), daemon=True).start()
 
-    def answers(self) -> Iterator[tuple[list[list[Any]], bytearray]]:
+    def responses(self) -> Iterator[tuple[list[list[Any]], bytearray]]:
         for number in itertools.count():
             with self._changed:
                 heard, known = time.monotonic(), len(self._done)
@@ -142,16 +142,16 @@ class _Pool:
                         heard, known = time.monotonic(), len(self._done)
                     if time.monotonic() - heard > SILENCE:
                         raise DataError(
-                            f"the processes that decode images have not answered for {SILENCE:.0f} s; is the disk"
+                            f"the processes that decode images have not responded for {SILENCE:.0f} s; is the disk"
                             " reachable? Try again"
                         )
                 if self._failure is not None:
                     raise self._failure
                 if number not in self._done:
                     return
-                answer = self._done.pop(number)
+                response = self._done.pop(number)
             self._room.release()
-            yield answer
+            yield response
 
     def _serve(self, worker: _Worker) -> None:
         """Let one process work on chunk after chunk."""
@@ -166,9 +166,9 @@ class _Pool:
                     break
                 items = [[item.name, item.path, item.offset, item.size] for item in chunk]
                 request = json.dumps({"target": self._target, "items": items}).encode("ascii") + b"\n"
-                answer = worker.ask(request)
+                response = worker.ask(request)
                 with self._changed:
-                    self._done[number] = answer
+                    self._done[number] = response
                     self._changed.notify_all()
         except _Lost:
             failure = self._explain(worker, chunk)

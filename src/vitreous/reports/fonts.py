@@ -1,7 +1,7 @@
 """Fonts for the letters that DejaVu Sans lacks: an installed one that has them, or else boxes with their code points.
 
 Figures are drawn in DejaVu Sans, which comes with matplotlib, so that they look the same on every machine. A class that
-is named in Chinese or by an emoji needs another font; where none is installed, each such letter becomes a box with its
+is named in Chinese or by an emoji needs another font; where none is installed, each such letter becomes a frame with its
 hexadecimal code point, as in browsers. The text of an SVG stays text, in whatever font its reader has.
 """
 
@@ -121,7 +121,7 @@ def _box_folder() -> Path:
 
 
 def _make_boxes(letters: Sequence[str]) -> Path:
-    """Return a font in which each of these letters is a box, as wide as high, with its code point in two lines."""
+    """Return a font in which each of these letters is a frame, as wide as high, with its code point in two lines."""
     from fontTools.fontBuilder import FontBuilder
     from fontTools.pens.transformPen import TransformPen
     from fontTools.pens.ttGlyphPen import TTGlyphPen
