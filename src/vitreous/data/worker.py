@@ -1,7 +1,7 @@
 """The program of one decoding process: requests on standard input, results on standard output, until the input ends.
 
-A request is a line of JSON: the target (null: extents only) and the items. The response is a line of JSON, with one entry
-per item and the number of bytes that follow, and then the pixels. It imports no torch, so that it starts quickly.
+A request is a line of JSON: the target (null: extents only) and the items. The response is a line of JSON, with one
+entry per item and the number of bytes that follow, and then the pixels. It imports no torch, so that it starts quickly.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Fonts for the letters that DejaVu Sans lacks: an installed one that has them, or else boxes with their code points.
 
 Figures are drawn in DejaVu Sans, which comes with matplotlib, so that they look the same on every machine. A class that
-is named in Chinese or by an emoji needs another font; where none is installed, each such letter becomes a frame with its
-hexadecimal code point, as in browsers. The text of an SVG stays text, in whatever font its reader has.
+is named in Chinese or by an emoji needs another font; where none is installed, each such letter becomes a frame with
+its hexadecimal code point, as in browsers. The text of an SVG stays text, in whatever font its reader has.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def _affordable(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def _model(dataset: Dataset) -> ViTConfig:
-    """A conv stem shrinks the image by two and two until 6 to 12 tokens are left along a side; four blocks attend to them.
+    """A conv stem shrinks the image until 6 to 12 tokens are left along a side; four blocks attend to them.
 
     Patches straight from pixels need far more images to reach the same accuracy (docs/auto.md).
     """
