@@ -1,4 +1,4 @@
-"""How well is an image that is unlike the training images told from one that is like them?
+"""How well does a score separate images that are unlike the training images from test images?
 
     python bench/novelty.py [--run RUN …] [--docs docs/calibration.md] [--json FILE]
 

@@ -21,7 +21,9 @@ def pictures(count: int, seed: int, side: int = 48) -> torch.Tensor:
     """Smooth colour pictures, uint8 (count, 3, side, side)."""
     generator = torch.Generator().manual_seed(seed)
     coarse = torch.rand(count, 1, 9, 9, generator=generator) + 0.1 * torch.rand(count, 3, 9, 9, generator=generator)
-    return (255 * torch.nn.functional.interpolate(coarse, size=(side, side), mode="bicubic").clamp(0, 1)).to(torch.uint8)
+    return (255 * torch.nn.functional.interpolate(coarse, size=(side, side), mode="bicubic").clamp(0, 1)).to(
+        torch.uint8
+    )
 
 
 def compressed(image: torch.Tensor) -> torch.Tensor:

@@ -96,7 +96,9 @@ def test_evaluation_uses_it_and_accuracy_does_not():
     np.testing.assert_allclose(cold.probabilities, special.softmax(logits / 0.5, axis=1), atol=1e-6)
     assert cold.raw_nll == raw.nll
     assert cold.raw_calibration_error == raw.calibration_error
-    assert cold.nll == pytest.approx(-special.log_softmax(logits / 0.5, axis=1)[np.arange(400), labels].mean(), rel=1e-5)
+    assert cold.nll == pytest.approx(
+        -special.log_softmax(logits / 0.5, axis=1)[np.arange(400), labels].mean(), rel=1e-5
+    )
 
 
 def test_training_stores_it(run):

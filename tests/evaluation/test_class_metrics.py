@@ -28,9 +28,7 @@ CASES = {
 def test_they_are_scikit_learns(labels, predictions, classes):
     evaluation = Evaluation(np.eye(classes, dtype=np.float32)[predictions], np.array(labels))
     found = evaluation.per_class
-    expected = reference.precision_recall_fscore_support(
-        labels, predictions, labels=range(classes), zero_division=0
-    )
+    expected = reference.precision_recall_fscore_support(labels, predictions, labels=range(classes), zero_division=0)
     for name, values in zip(("precision", "recall", "f1", "support"), expected, strict=True):
         np.testing.assert_allclose([getattr(one, name) for one in found], values)
     assert evaluation.macro_f1 == pytest.approx(reference.f1_score(labels, predictions, average="macro"))
