@@ -1,4 +1,4 @@
-"""How well does the novelty score separate images unlike the training images from images like them?
+"""How well does a score separate images that are unlike the training images from test images?
 
     python bench/novelty.py [--run RUN …] [--docs docs/calibration.md] [--json FILE]
 

@@ -1,4 +1,4 @@
-"""Novelty: how far an image is from the training images, in the model's representations.
+"""Novelty: how far an image is from the training images, in the representations of the model.
 
 In each representation (`vitreous.models.representations`) it is a Mahalanobis distance, with one covariance for all:
 of a vector to the nearest class mean (Lee et al., 2018), of vectors at many places to the mean of each place (the root
