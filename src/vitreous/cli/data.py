@@ -29,10 +29,10 @@ def list_datasets(as_json: JsonOption = False) -> None:
         size, cached = f"{height}×{width}×{row.channels}", "yes" if row.cached else "no"
         table.add_row(row.name, row.title, images, size, str(row.num_classes), cached, row.licence)
     also = "Also: a folder with one sub-folder per class (or train/, val/, test/ above them), or a FILE.npz."
-    copies = list_copies()
-    size = sum(copy.bytes for copy in copies)
-    prepared = f"Prepared copies of folders: {len(copies)}, {size / 1e6:,.0f} MB in {copies_folder()}."
-    print_result(table, also, *[prepared] * bool(copies), value=[dataclasses.asdict(row) for row in rows], as_json=as_json)
+    if copies := list_copies():
+        megabytes = sum(copy.bytes for copy in copies) / 1e6
+        also += f"\nPrepared copies of folders: {len(copies)}, {megabytes:,.0f} MB in {copies_folder()}."
+    print_result(table, also, value=[dataclasses.asdict(row) for row in rows], as_json=as_json)
 
 
 @app.command()

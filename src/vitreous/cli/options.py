@@ -19,7 +19,8 @@ DataOption = Annotated[
     str | None, Option("--data", help="mnist, fashion-mnist, cifar10, digits, a folder or FILE.npz.")
 ]
 FitOption = Annotated[
-    str | None, Option("--fit", help="Images of another aspect ratio: stretch, crop or letterbox; default: by the data.")
+    str | None,
+    Option("--fit", help="Images of another shape: stretch, crop or letterbox; default: by the data."),
 ]
 SkipCorruptOption = Annotated[bool, Option("--skip-corrupt", help="Leave out files that cannot be read.")]
 SplitOption = Annotated[str, Option(help="train, val or test.")]

@@ -55,7 +55,7 @@ def fallback_fonts(letters: frozenset[str]) -> tuple[Path, ...]:
 
 
 def family_of(path: Path) -> str:
-    """Return the family name of a font file, which matplotlib knows from now on, as bold too: it would warn otherwise."""
+    """Return the family name of a font file; matplotlib knows it from now on, also as bold, where it would warn."""
     from matplotlib.font_manager import fontManager
 
     if (known := next((entry for entry in fontManager.ttflist if entry.fname == str(path)), None)) is None:
