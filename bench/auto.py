@@ -26,6 +26,7 @@ from vitreous.data.splits import keep_per_class
 from vitreous.runs import Run
 from vitreous.training.auto import AutoRequest
 from vitreous.training.loop import fit
+from vitreous.training.plan import steps_per_epoch
 
 MODELS = ("vit", "vit, longer", "auto")
 COLUMNS = (
@@ -119,8 +120,8 @@ def train(model: str, data: str, seed: int, path: Path) -> Run:
     config = vit_for(data, seed)
     if model == "vit, longer":
         auto = Run.open(path.with_name(path.name.replace("vit, longer", "auto")))
-        images = auto.resolved.steps * config.train.batch_size
-        config = config.replace(train=config.train.replace(epochs=max(1, images / auto.record.data.images["train"])))
+        epoch = steps_per_epoch(auto.record.data.images["train"], config.train.batch_size, config.train)
+        config = config.replace(train=config.train.replace(epochs=auto.resolved.steps / epoch))
     return fit(config, path)
 
 
