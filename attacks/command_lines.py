@@ -89,7 +89,8 @@ PLAUSIBLE = {
     "seeds": ("2",), "threads": ("1",), "processes": ("1", "2"), "seed": ("3",), "device": ("cpu", "auto"),
     "per_class": ("2,3",), "heads": ("1-1",), "patches": ("1",), "host": ("127.0.0.1", "::1"), "port": ("8000",),
     "token_file": ("token",), "config_file": ("good.toml",), "weights": ("run",), "teacher": ("run", "bundled:cnn"),
-    "against": ("run",), "input_shape": ("1,28,28",), "test": ("0",), "patch": ("1",), "top": ("1",), "shell": ("bash",),
+    "against": ("run",), "input_shape": ("1,28,28",), "test": ("0",), "patch": ("1",), "top": ("1",),
+    "shell": ("bash",),
 }  # fmt: skip
 
 
