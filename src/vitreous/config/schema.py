@@ -267,9 +267,7 @@ class AugmentConfig(_Frozen):
 class DataConfig(_Frozen):
     """Which images, and how they are split. Size, channels and classes come from the data unless set here."""
 
-    name: Name = (
-        "mnist"  # mnist, fashion-mnist, cifar10, digits, a folder or a file; "" where a preset names none
-    )
+    name: Name = "mnist"  # mnist, fashion-mnist, cifar10, digits, a folder or a file; "" where a preset names none
     image_size: Size | None = None  # resize to this; None: keep the data's size
     #: how images of another aspect ratio get that size; None: stretch where all have it within 2 %, otherwise crop
     fit: Literal["stretch", "crop", "letterbox"] | None = None
