@@ -104,7 +104,7 @@ FOUND = [
     (["predict", "fifo.png"], "a pipe, socket or device"),
     (["predict", "/dev/zero"], "a pipe, socket or device"),
     (["predict", "a" * 5000], "File name too long"),
-    (["predict", "--run", "run", "folder.png"], "is a folder"),
+    (["predict", "--run", "run", "folder.png"], "the folder 'folder.png' has no PNG"),
     (["predict", "--run", "caf\udce9", "ok.png"], r"there is no run folder 'caf\udce9'"),
     (["evaluate", "--run", "run-deep"], "cannot be read"),
     (["evaluate", "--run", "run-fifo"], "a pipe, socket or device"),

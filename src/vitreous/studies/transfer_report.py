@@ -204,8 +204,9 @@ def render_table(result: Transfer) -> Table:
         title=Text(f"{result.title}: test accuracy, mean ± 95 % interval over {result.seeds} seeds"),
         title_justify="left", box=None, pad_edge=False, padding=(0, 2, 0, 0),
     )  # fmt: skip
-    for heading in ("labels\nper class", *result.arms, "gain of\nfine-tuning,\npoints", "p"):
-        table.add_column(Text(heading, style="bold"), justify="right", vertical="bottom", overflow="fold")
+    for heading in ("labels per class", *result.arms, "gain of fine-tuning, points", "p"):
+        lines = heading.replace(" ", "\n").replace("-", "-\n")  # 60 columns are enough
+        table.add_column(Text(lines, style="bold"), justify="right", vertical="bottom", overflow="fold")
     for row in result.rows:
         cells = [Text(arm.text, style="bold" if arm.arm == row.best_arm else "") for arm in row.arms.values()]
         gain = row.gains[FINE_TUNED]
