@@ -47,6 +47,8 @@ def prepare(folder: Path) -> None:
     np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**20, 2**20)})
     with zipfile.ZipFile("lying.npz", "w") as archive:
         archive.writestr("images.npy", header.getvalue() + bytes(100))
+        with archive.open("labels.npy", "w") as stream:
+            np.save(stream, labels)
     with zipfile.ZipFile("twice.npz", "w") as archive:
         archive.writestr("images.npy", header.getvalue())
         archive.writestr("images", header.getvalue())

@@ -35,7 +35,9 @@ from vitreous.reports import figures, fonts, text_width
 from vitreous.reports.colors import model_styles
 from vitreous.reports.confusion import MOST_DRAWN, draw_confusion
 from vitreous.reports.tiles import draw_tiles
+from vitreous.runs.history import History, draw_history
 from vitreous.studies import transfer_report
+from vitreous.training.lr_finder import LearningRateSweep
 
 SOURCE = Path(vitreous.__file__).parent
 OWN_FONTS = Path(matplotlib.get_data_path())
@@ -91,6 +93,12 @@ def confusion(tmp_path: Path) -> None:
         counts[:3] = 12_345
         names = [NAMES[index % len(NAMES)] for index in range(classes)]
         draw_confusion(counts, names, name="c", title=NAMES[0], color="#000000")
+
+
+def curves(tmp_path: Path) -> None:
+    draw_history(History(*({"epoch": [1e4, 2e4], "loss": [9e4, 4e4], "accuracy": [0.0, 1.0]},) * 2))
+    lrs = np.geomspace(1e-6, 10, 50)
+    LearningRateSweep(Config(), NAMES[0], lrs, 1e4 * (np.log10(lrs) - 0.5) ** 2, 50).figure()
 
 
 def tiles(tmp_path: Path) -> None:
@@ -190,7 +198,7 @@ def _drawing_functions() -> set[str]:
 
 
 def _draw_all(look: Callable[[Path], None], tmp_path: Path) -> None:
-    for draw in (comparison, confusion, tiles, sheet_of_data, transfer, look):
+    for draw in (comparison, confusion, curves, tiles, sheet_of_data, transfer, look):
         draw(tmp_path)
 
 

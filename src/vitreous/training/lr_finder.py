@@ -18,6 +18,7 @@ from vitreous.data.sampler import BatchSampler
 from vitreous.errors import ConfigError
 from vitreous.reports.colors import light
 from vitreous.reports.figures import DrawnFigure, figure_style, finish_figure
+from vitreous.reports.text_width import shorten_to
 from vitreous.training.distributed import Group
 from vitreous.training.progress import Progress, make_progress
 from vitreous.training.setup import prepare
@@ -90,7 +91,7 @@ class LearningRateSweep:
             axes.set_ylim(lowest - 0.1 * (start - lowest), start + 0.4 * (start - lowest))  # divergence ends above
             axes.set_xlabel("learning rate (train.lr)")
             axes.set_ylabel("training loss", labelpad=6)
-            axes.set_title(f"Learning rate for {self.title}")
+            axes.set_title(shorten_to(f"Learning rate for {self.title}", 640, points=10, bold=True))
             axes.legend(loc="lower left")
             alt = (
                 f"Line plot of the training loss of {self.title} against the learning rate, from {self.lrs[0]:g} to"
