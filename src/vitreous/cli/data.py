@@ -1,11 +1,11 @@
-"""`vitreous data list|fetch|verify|show`."""
+"""`vitreous data list|fetch|verify|show|clean`."""
 
 from pathlib import Path
 from typing import Annotated
 
 from typer import Argument, Exit, Option, Typer
 
-from vitreous.cli.options import JsonOption
+from vitreous.cli.options import FitOption, JsonOption, SkipCorruptOption
 from vitreous.cli.output import print_result
 
 app = Typer(help="Fetch, check and show data sets.", no_args_is_help=True)
@@ -20,6 +20,7 @@ def list_datasets(as_json: JsonOption = False) -> None:
     from rich.table import Column, Table
 
     from vitreous.data.datasets import DATASETS, describe
+    from vitreous.data.prepared import copies_folder, list_copies
     from vitreous.reports.tables import FirstThatFits
 
     rows = [describe(name) for name in DATASETS]
@@ -35,6 +36,9 @@ def list_datasets(as_json: JsonOption = False) -> None:
         "Also: a folder with one sub-folder per class (or train/, val/, test/ above them), a manifest (.csv, .tsv,"
         " .jsonl), arrays (.npz, .npy), .parquet files, or .tar shards: docs/sources.md."
     )
+    if copies := list_copies():
+        megabytes = sum(copy.bytes for copy in copies) / 1e6
+        also += f"\nPrepared copies of folders: {len(copies)}, {megabytes:,.0f} MB in {copies_folder()}."
     print_result(FirstThatFits(wide, narrow), also, value=[dataclasses.asdict(row) for row in rows], as_json=as_json)
 
 
@@ -65,26 +69,33 @@ def verify(name: NameArgument, as_json: JsonOption = False) -> None:
 def show(
     name: Annotated[str, Argument(help="A data set's name, a folder or a file of images and labels.")],
     out: Annotated[Path | None, Option("--out", "-o", help="The PNG to write; default: NAME-sheet.png.")] = None,
+    fit: FitOption = None,
+    skip_corrupt: SkipCorruptOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print class balance, sizes and duplicate images, and draw a labelled contact sheet (PNG)."""
-    from vitreous.config import DataConfig
+    from rich.cells import cell_len
+
+    from vitreous.config import DataConfig, build_config
     from vitreous.data.checks import balance_notes, class_counts, duplicate_notes
     from vitreous.data.contact_sheet import contact_sheet
     from vitreous.data.datasets import load_dataset
     from vitreous.data.near_duplicates import near_duplicate_notes
 
-    dataset = load_dataset(DataConfig(name=name))
+    dataset = load_dataset(build_config(DataConfig, {"name": name, "fit": fit, "skip_corrupt": skip_corrupt}))
     path = out or Path(f"{Path(name).stem}-sheet.png")
     contact_sheet(dataset, path)
     sizes = f"{len(dataset.train):,} training, {len(dataset.val):,} validation, {len(dataset.test):,} test images"
     height, width = dataset.image_size
     counts = class_counts(dataset)
-    widest = max(map(len, dataset.class_names))
+    widest = max(map(cell_len, dataset.class_names))  # a Chinese letter takes two columns
     notes = [*balance_notes(dataset), *dataset.notes, *duplicate_notes(dataset), *near_duplicate_notes(dataset)]
     lines = [
         f"{name}: {sizes} of {height}×{width}×{dataset.channels}, {dataset.num_classes} classes",
-        *(f"  {label:{widest}}  {' + '.join(f'{count:,}' for count in each)}" for label, *each in counts),
+        *(
+            f"  {label}{' ' * (widest - cell_len(label))}  {' + '.join(f'{count:,}' for count in each)}"
+            for label, *each in counts
+        ),
         *(f"  {note}" for note in notes),
     ]
     value = {
@@ -96,3 +107,13 @@ def show(
         "sheet": str(path),
     }
     print_result(*lines, str(path), value=value, as_json=as_json)
+
+
+@app.command()
+def clean(as_json: JsonOption = False) -> None:
+    """Remove the prepared copies of folders from the cache; they are made again when they are needed."""
+    from vitreous.data.prepared import remove_all
+
+    count, size = remove_all()
+    line = f"{count} prepared {'copy' if count == 1 else 'copies'} removed, {size / 1e6:,.0f} MB"
+    print_result(line, value={"removed": count, "bytes": size}, as_json=as_json)

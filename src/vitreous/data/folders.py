@@ -34,7 +34,7 @@ def list_folder(root: Path) -> Listing:
             f" {only}{without}"
         )
     items: list[Item] = []
-    start = len(os.path.join(root, ""))  # of the names, after the root and a separator
+    start = len(os.path.join(os.path.abspath(root), ""))  # of the names, after the root and a separator
     for name, classes in found.items():
         if unknown := sorted(set(classes) - set(class_names)):
             raise DataError(
@@ -113,7 +113,7 @@ def _class_images(folder: Path, root: Path, empty: list[str], notes: list[str]) 
 
 def files_below(folder: Path | str) -> Iterator[str]:
     """Yield the files in a folder and below it, in the order of their names."""
-    for parent, folders, files in os.walk(folder, followlinks=False):
+    for parent, folders, files in os.walk(os.path.abspath(folder)):
         folders[:] = sorted(name for name in folders if not _is_junk(name))
         for name in sorted(files):
             if not _is_junk(name):

@@ -126,11 +126,10 @@ def _samples(split: Split, class_names: Sequence[str], run: Run) -> dict[str, An
     labels = split.labels.numpy()
     by_class = [np.flatnonzero(labels == label)[:per_class].tolist() for label in range(len(class_names))]
     chosen = [indices[i] for i in range(per_class) for indices in by_class if i < len(indices)][:SAMPLES]
+    images = fit_to_model(split.batch(np.array(chosen)), run)
     return {
         "samples": [
             {"label": class_names[label], "pixels": base64.b64encode(image.numpy().tobytes()).decode()}
-            for image, label in zip(
-                fit_to_model(split.batch(np.array(chosen)), run), split.labels[chosen].tolist(), strict=True
-            )
+            for image, label in zip(images, split.labels[chosen].tolist(), strict=True)
         ]
     }

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config import CNNConfig
+from vitreous.models.input import check_input
 
 
 class CNN(nn.Module):
@@ -24,6 +25,7 @@ class CNN(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Return the second convolution's output, (B, C₂, height − 4, width − 4), for Grad-CAM-like maps."""
+        check_input(images, self.config)
         return F.relu(self.conv2(F.relu(self.conv1(images))))
 
     def classify(self, features: Tensor) -> Tensor:

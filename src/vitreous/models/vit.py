@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
+from vitreous.models.input import check_input
 from vitreous.models.variants import ConvStem, sincos_2d
 
 #: The intermediates that a forward pass records, by name; see `ViT.forward`.
@@ -239,6 +240,7 @@ class ViT(nn.Module):
         `head_mask` (depth, H) multiplies each head's output; 0 removes the head. `patch_mask` (B or 1, patches),
         boolean: False removes the patch, so that no token attends to it and no pooling counts it.
         """
+        check_input(images, self.config)
         x = self.embed(images)
         key_mask = None if patch_mask is None else self.token_mask(patch_mask)  # (B or 1, N)
         if taps is not None:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from vitreous.models.fast.split_batch import SplitBatch
 from vitreous.models.fast.vit import FastViT
+from vitreous.models.input import check_input
 from vitreous.models.representations import Representations, mean_of_patches, middle_block, represent
 from vitreous.models.vit import Block, Taps, patchify
 
@@ -43,6 +44,7 @@ def infer_and_represent(model: nn.Module, images: Tensor) -> tuple[Tensor, Repre
 
 def _infer_fast(model: FastViT, images: Tensor, represented: bool) -> Tensor:
     """Return the logits; `represented`: followed by the columns of the representations."""
+    check_input(images, model.config)
     threads = torch.get_num_threads()
     if threads % 2 == 0 and len(images) * model.config.num_tokens >= 2 * _CACHED_TOKENS:
         # as fast as all cores on every operation, and up to 1.4 times as fast on a noisy machine (docs/log.md)
