@@ -6,7 +6,6 @@ the preprocessing of the model under test like any user's image.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -97,14 +96,3 @@ def drawn(picture: Picture, count: int, preprocessing: Preprocessing, seed: int 
 def noise(count: int, shape: tuple[int, int, int], seed: int = 0) -> Tensor:
     """Return pixels that are independent and uniform, uint8 (count, C, H, W)."""
     return torch.randint(0, 256, (count, *shape), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
-
-
-def contact_sheet(images: Tensor, columns: int = 12) -> Image.Image:
-    """Return the first images side by side, to see what was drawn."""
-    rows = math.ceil(len(images) / columns)
-    _, channels, height, width = images.shape
-    sheet = np.zeros((rows * height, columns * width, channels), np.uint8)
-    for index, image in enumerate(images.numpy()):
-        row, column = divmod(index, columns)
-        sheet[row * height : (row + 1) * height, column * width : (column + 1) * width] = image.transpose(1, 2, 0)
-    return Image.fromarray(sheet.squeeze())

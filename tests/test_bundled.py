@@ -10,7 +10,7 @@ import torch
 
 from vitreous.data.datasets import load_dataset
 from vitreous.errors import DataError
-from vitreous.evaluation.prediction import evaluate_run
+from vitreous.evaluation.prediction import evaluate_run, predict_images
 from vitreous.export import parity
 from vitreous.export.catalog import BUNDLED_SAMPLES, digit_samples
 from vitreous.export.graph import describe
@@ -36,6 +36,9 @@ def test_the_stated_figure_is_found_again(run):
     assert found.correct == stated.correct
     assert found.nll == pytest.approx(stated.nll, rel=1e-4)
     assert found.accuracy >= 0.99
+    assert found.calibration_error == pytest.approx(stated.calibration_error, rel=1e-3)
+    assert found.calibration_error < 0.01
+    assert found.raw_calibration_error > 0.05  # label smoothing, before calibration
 
 
 def test_each_is_small_and_has_its_provenance(run):
@@ -90,3 +93,20 @@ def test_the_samples_are_the_digits():
     assert [sample["label"] for sample in bundled["samples"]] == [sample["label"] for sample in made["samples"]]
     difference = pixels_of(bundled).astype(int) - pixels_of(made)
     assert np.abs(difference).mean() < 0.1  # bicubic interpolation rounds differently on another machine
+
+
+def test_a_smiley_is_unlike_digits(run, digits):
+    """A smiley is a "0" for a classifier; it must not be believed. (How often: bench/novelty.py.)"""
+    from PIL import Image, ImageDraw
+
+    picture = Image.new("L", (140, 140), 255)
+    draw = ImageDraw.Draw(picture)
+    draw.ellipse((20, 20, 120, 120), outline=0, width=8)
+    for x in (52, 88):
+        draw.ellipse((x - 5, 51, x + 5, 61), fill=0)
+    draw.arc((40, 40, 100, 100), 20, 160, fill=0, width=8)
+    (smiley,) = predict_images(run, [picture])
+    assert smiley.unlike
+    # scikit-learn's digits are another source: 8×8 pixels, enlarged; most are still like MNIST's
+    found = predict_images(run, [image[0].numpy() for image in digits])
+    assert sum(one.unlike for one in found) < 50

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 from argparse import Namespace
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import attention
 import common
+import novelty
+import numpy as np
+import outlier_images
 import peers
 import pytest
 import scaling
@@ -17,9 +21,11 @@ import serve
 import time_to_accuracy
 import torch
 import worker
+from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from vitreous.config import ViTConfig
+from vitreous.runs import Run
 from vitreous.serving.limits import Limits
 from vitreous.serving.reading import parse_predict
 
@@ -183,3 +189,26 @@ def test_rounds_of_the_server_benchmark_are_summarised(capsys: pytest.CaptureFix
     assert [row["load"] for row in written["rows"]] == [row["load"] for row in found["rows"]]
     assert "| 28-px PNG | 8 | ours |" in (tmp_path / "docs.md").read_text()
     assert "200 MB before and 201 MB after 1,000 requests" in capsys.readouterr().out
+
+
+# --- novelty.py --------------------------------------------------------------------------------------------------------
+
+
+def test_auroc_is_scikit_learns() -> None:
+    random = np.random.default_rng(0)
+    inside, outside = random.integers(0, 9, 40).astype(float), random.integers(3, 12, 25).astype(float)  # with ties
+    expected = roc_auc_score([0] * 40 + [1] * 25, np.concatenate([inside, outside]))
+    assert novelty.auroc(inside, outside) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("picture", [outlier_images.letter, outlier_images.scribble, outlier_images.smiley])
+def test_drawings_are_reproducible_and_differ(picture: Callable[[np.random.Generator], np.ndarray]) -> None:
+    preprocessing = Run.open("bundled:vit").preprocessing
+    first = outlier_images.drawn(picture, 4, preprocessing, seed=3)
+    assert first.shape == (4, 1, 28, 28)
+    assert torch.equal(first, outlier_images.drawn(picture, 4, preprocessing, seed=3))
+    assert len({image.numpy().tobytes() for image in first}) == 4
+
+
+def test_noise_has_every_shape() -> None:
+    assert outlier_images.noise(3, (3, 8, 8)).shape == (3, 3, 8, 8)

@@ -10,14 +10,17 @@ import numpy as np
 import pytest
 import torch
 
+from vitreous.evaluation.novelty import Novelty
 from vitreous.inspection.attention import rollout
+from vitreous.models.representations import represent
 from vitreous.runs import Run
 
 LOOK = """async ([requests, site]) => {
   const { chooseEngine, isViT } = await import(site + "engine.js");
   const engine = await chooseEngine();
   const models = await engine.start(() => {});
-  const plain = (value) => value && (value.data ? { data: [...value.data], shape: [...value.shape] } : [...value]);
+  const list = (value) => (value.data ? { data: [...value.data], shape: [...value.shape] } : [...value]);
+  const plain = (value) => (value && typeof value === "object" ? list(value) : value);
   const results = [];
   for (const { kind, pixels, headMask, tokenMask, want } of requests) {
     const model = models.find((each) => each.kind === kind);
@@ -26,7 +29,7 @@ LOOK = """async ([requests, site]) => {
   }
   return { engine: engine.constructor.name, hasGradients: engine.hasGradients, results };
 }"""
-WANT = ["probabilities", "attention", "lens", "qkv", "rollout", "patch_removal"]
+WANT = ["probabilities", "novelty", "attention", "lens", "qkv", "rollout", "patch_removal"]
 VECTORS = ("probabilities", "rollout", "patch_removal")
 TENSORS = ("attention", "lens", "queries", "keys", "values")
 
@@ -50,7 +53,7 @@ def _requests(pictures: list[np.ndarray]) -> list[dict[str, Any]]:
         {"kind": "vit", "pixels": picture.tolist(), "headMask": heads, "tokenMask": tokens, "want": WANT}
         for picture, (heads, tokens) in zip(pictures, masks, strict=True)
     ]
-    plain = {"kind": "cnn", "headMask": None, "tokenMask": None, "want": ["probabilities"]}
+    plain = {"kind": "cnn", "headMask": None, "tokenMask": None, "want": ["probabilities", "novelty"]}
     return [*requests, *({**plain, "pixels": picture.tolist()} for picture in pictures)]
 
 
@@ -65,28 +68,40 @@ def test_both_engines_give_the_results_of_the_model(
     assert (served["hasGradients"], static["hasGradients"]) == (True, False)
 
     vit, cnn = (run.load_model().eval() for run in runs)
+    vit_novelty, cnn_novelty = (Novelty.of_run(run) for run in runs)
+    assert vit_novelty is not None
+    assert cnn_novelty is not None
+    assert runs[0].temperature != 1
     for i, request in enumerate(requests):
         one, other = served["results"][i], static["results"][i]
         images = runs[0].preprocessing.to_input(torch.tensor(request["pixels"], dtype=torch.uint8).view(1, 1, 28, 28))
         if request["kind"] == "cnn":
-            expected = cnn(images).softmax(dim=1)[0].numpy()
+            logits, parts = represent(cnn, images)
+            expected = (logits / runs[1].temperature).softmax(dim=1)[0].numpy()
             for result in (one, other):
                 np.testing.assert_allclose(result["probabilities"], expected, atol=2e-5)
+                assert result["novelty"] == pytest.approx(float(cnn_novelty.score(parts)), rel=1e-3)
             continue
+        assert one["novelty"] == pytest.approx(other["novelty"], rel=1e-4)
+        if request["headMask"] is None and request["tokenMask"] is None:
+            assert one["novelty"] == pytest.approx(float(vit_novelty.score(represent(vit, images)[1])), rel=1e-3)
         for name in VECTORS:
             np.testing.assert_allclose(one[name], other[name], atol=2e-5, err_msg=name)
         for name in TENSORS:
             assert one[name]["shape"] == other[name]["shape"], name
             # the server sends five significant digits of the large ones
             np.testing.assert_allclose(one[name]["data"], other[name]["data"], rtol=6e-5, atol=2e-5, err_msg=name)
-        _assert_as_torch(vit, images, request, one)
+        np.testing.assert_allclose(one["lens"]["data"][-10:], one["probabilities"], atol=2e-5)
+        _assert_as_torch(vit, images, request, one, runs[0].temperature)
 
 
-def _assert_as_torch(vit: Any, images: torch.Tensor, request: dict[str, Any], result: dict[str, Any]) -> None:
+def _assert_as_torch(
+    vit: Any, images: torch.Tensor, request: dict[str, Any], result: dict[str, Any], temperature: float
+) -> None:
     taps: dict[str, torch.Tensor] = {}
     heads = None if request["headMask"] is None else torch.tensor(request["headMask"], dtype=torch.float32)
     tokens = None if request["tokenMask"] is None else torch.tensor([request["tokenMask"]], dtype=torch.bool)
-    logits = vit(images, taps, head_mask=heads, patch_mask=tokens)
+    logits = vit(images, taps, head_mask=heads, patch_mask=tokens) / temperature
     np.testing.assert_allclose(result["probabilities"], logits.softmax(dim=1)[0], atol=2e-5)
     layers = [taps[f"blocks.{layer}.attention"][0] for layer in range(vit.config.depth)]
     attention = np.reshape(result["attention"]["data"], result["attention"]["shape"])
@@ -96,7 +111,7 @@ def _assert_as_torch(vit: Any, images: torch.Tensor, request: dict[str, Any], re
     np.testing.assert_allclose(result["rollout"], rollout(layers, readout)[1:], atol=2e-5)
     kept = torch.ones(16, 16, dtype=torch.bool) if tokens is None else tokens.expand(16, -1).clone()
     kept &= ~torch.eye(16, dtype=torch.bool)
-    without = vit(images.expand(16, -1, -1, -1), head_mask=heads, patch_mask=kept).softmax(dim=1)
+    without = (vit(images.expand(16, -1, -1, -1), head_mask=heads, patch_mask=kept) / temperature).softmax(dim=1)
     best = int(logits.argmax())
     np.testing.assert_allclose(result["patch_removal"], logits.softmax(dim=1)[0, best] - without[:, best], atol=2e-5)
 

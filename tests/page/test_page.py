@@ -58,6 +58,21 @@ def test_a_drawn_digit_is_recognised(open_page: Any, site: str) -> None:
     expect(tab.page.locator("#steps-caption")).to_contain_text("scaled to")
 
 
+def test_a_warning_for_what_is_unlike_the_training_images(open_page: Any, site: str) -> None:
+    tab = open_page(site)
+    unlike = tab.page.locator("#unlike")
+    expect(unlike).to_have_text("")  # a test image
+    tab.page.locator("#clear").click()
+    for line in range(9):  # a full grid of lines
+        place = 0.1 + 0.1 * line
+        tab.draw([(0.1, place), (0.9, place)])
+        tab.draw([(place, 0.1), (place, 0.9)])
+    expect(unlike).to_have_text("Unlike the images they were trained on: do not trust these predictions.")
+    expect(tab.page.locator("#announcement")).to_contain_text("do not trust these predictions")
+    tab.page.locator("#clear").click()
+    expect(unlike).to_have_text("")
+
+
 def test_the_page_and_the_library_agree(open_page: Any, served_site: str, runs: list[Run], tmp_path: Path) -> None:
     """The saved drawing, read by the library, gives the same probabilities: page and command line agree."""
     tab = open_page(served_site)

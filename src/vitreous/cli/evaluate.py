@@ -43,7 +43,8 @@ def evaluate(
     text = (
         f"{opened.config.name}: {evaluation.accuracy:.2%} of {evaluation.count} {split} images"
         f" ({evaluation.correct} correct; 95 % interval {interval.low:.2%} to {interval.high:.2%}),"
-        f" NLL {evaluation.nll:.4f}, calibration error {evaluation.calibration_error:.2%}{_temperature(opened, evaluation)}"
+        f" NLL {evaluation.nll:.4f}, calibration error {evaluation.calibration_error:.2%}"
+        f" {_temperature(opened, evaluation)}"
     )
     means = f"Macro F1 {evaluation.macro_f1:.2%}, balanced accuracy {evaluation.balanced_accuracy:.2%}"
     table, note = class_table(evaluation.per_class)
@@ -52,5 +53,5 @@ def evaluate(
 
 def _temperature(run: "Run", evaluation: "Evaluation") -> str:
     if run.record.calibration is None:
-        return " (not calibrated: see `vitreous calibrate`)"
-    return f" (temperature {evaluation.temperature:.3g}; {evaluation.raw_calibration_error:.2%} without it)"
+        return "(not calibrated: see `vitreous calibrate`)"
+    return f"(temperature {evaluation.temperature:.3g}; {evaluation.raw_calibration_error:.2%} without it)"

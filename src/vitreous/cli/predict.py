@@ -135,7 +135,8 @@ def _print_each(results: Iterable[PredictedFile], top: int | None) -> None:
         lines = [f"{result.file.name}: {found.label}  {found.probability:.1%}{then}"]
         if found.unlike:
             lines.append(
-                f"  unlike the images it was trained on (novelty {found.novelty:.2g}): do not trust this prediction"
+                f"  unlike the images it was trained on (novelty {found.novelty:.2g}, above 1):"
+                " do not trust this prediction"
             )
         lines += [f"  {note}" for note in found.notes]
         print_result(*lines)

@@ -19,8 +19,8 @@ from vitreous.evaluation.label_errors import FOLDS, LabelErrors, find_label_erro
 
 _HELD_OUT = "the run's own probabilities, which are held out: it was not trained on these images"
 _OUT_OF_FOLD = (
-    f"out-of-fold probabilities of linear discriminant analysis on the model's features ({FOLDS} folds). The features come"
-    " from a model that was trained on these labels, so errors that it learned by heart stay hidden"
+    f"out-of-fold probabilities of linear discriminant analysis on the model's features ({FOLDS} folds). The features"
+    " come from a model that was trained on these labels, so errors that it learned by heart stay hidden"
 )
 
 
@@ -49,7 +49,7 @@ def find_suspects(
 ) -> Suspects | str:
     """Return likely label errors of a split; where they cannot be found, the reason.
 
-    `own`: the run's probabilities (n, classes); `features` (n, d): of the training split, for out-of-fold probabilities.
+    `own`: the run's probabilities (n, classes). `features` (n, d): for out-of-fold ones of the training split.
     """
     labels = split.labels.numpy().astype(np.int64)
     method, table = _HELD_OUT, own

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
+from torch import Tensor
 
 from vitreous.comparison.hard_images import HardImage, draw_hard_images, hard_image
 from vitreous.comparison.label_checks import NearPairs, Suspects, find_near_pairs, find_suspects, suspects_csv
@@ -23,8 +24,9 @@ from vitreous.data.datasets import Dataset, Split, duplicates_between
 from vitreous.errors import ConfigError
 from vitreous.evaluation import metrics
 from vitreous.evaluation.class_metrics import ClassMetrics
-from vitreous.evaluation.prediction import Evaluation, choose_split, compute_representations
+from vitreous.evaluation.prediction import Evaluation, choose_split, compute_outputs
 from vitreous.hardware import prepare
+from vitreous.models.representations import Representations
 from vitreous.reports.colors import model_styles
 from vitreous.reports.confusion import MOST_DRAWN, commonest_confusions, draw_confusion, mistakes_only
 from vitreous.reports.formats import percent, percent_decimals
@@ -75,7 +77,7 @@ class Mistakes:
     worst: tuple[HardImage, ...]  # the highest loss first
     classes: tuple[ClassAccuracy, ...]
     confusions: tuple[tuple[str, str, int], ...]  # label, prediction, count; the commonest first
-    metrics: tuple[ClassMetrics, ...]  # per class
+    class_metrics: tuple[ClassMetrics, ...]
     macro_f1: float
     balanced_accuracy: float
     calibration_error: float
@@ -121,7 +123,7 @@ class Mistakes:
             **{key: getattr(self, key) for key in _MEASURES},
             "classes": [
                 one.as_dict() | {"precision": of_class.precision, "recall": of_class.recall, "f1": of_class.f1}
-                for one, of_class in zip(self.classes, self.metrics, strict=True)
+                for one, of_class in zip(self.classes, self.class_metrics, strict=True)
             ],
             "confusions": [{"label": a, "prediction": b, "times": times} for a, b, times in self.confusions],
             "also_in_training": self.duplicates,
@@ -167,9 +169,12 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
     prepare()
     dataset = load_run_data(run)
     chosen = choose_split(dataset, split)
-    logits, representations = compute_representations(
-        run.load_model(), chosen.images, run.preprocessing, run.config.train.eval_batch_size
-    )
+
+    def with_features(logits: Tensor, representations: Representations) -> tuple[Tensor, ...]:
+        return logits, representations[-1] if representations else logits
+
+    batch_size = run.config.train.eval_batch_size
+    logits, features = compute_outputs(run.load_model(), chosen.images, run.preprocessing, with_features, batch_size)
     evaluation = Evaluation(logits.numpy(), chosen.labels.numpy(), run.temperature, dataset.class_names)
     probabilities = special.softmax(evaluation.logits.astype(np.float64) / run.temperature, axis=1)
     labels = evaluation.labels.astype(np.int64)
@@ -186,8 +191,7 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
     notes = dataset.notes
     if split == "train":
         notes += ("these are the images it was trained on: their accuracy says nothing about new ones",)
-    features = (representations[-1] if representations else logits).numpy()
-    suspects = find_suspects(split, chosen, dataset, probabilities, features, most, run.config.name)
+    suspects = find_suspects(split, chosen, dataset, probabilities, features.numpy(), most, run.config.name)
     near = find_near_pairs(dataset, split)
     notes += (*near.notes, *((suspects,) if isinstance(suspects, str) else ()))
     commonest = commonest_confusions(counts, dataset.class_names, _MOST_CONFUSIONS)
@@ -201,7 +205,7 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
         worst=worst,
         classes=tuple(_class_accuracies(counts, dataset.class_names)),
         confusions=tuple((label, prediction, round(times)) for label, prediction, times in commonest),
-        metrics=tuple(evaluation.per_class),
+        class_metrics=tuple(evaluation.per_class),
         **{key: getattr(evaluation, key) for key in _MEASURES},
         duplicates=len(duplicates),
         suspects=None if isinstance(suspects, str) else suspects,
@@ -241,7 +245,7 @@ def write_mistakes(found: Mistakes, folder: Path) -> Path:
     beside: dict[str, str | bytes | dict[str, Any]] = {"gallery.json": found.as_dict(), "by-loss.csv": _by_loss(found)}
     if found.suspects is not None:
         beside["label-errors.csv"] = suspects_csv(found.suspects, found.paths, found.labels, found.class_names)
-    order = sorted(zip(found.classes, found.metrics, strict=True), key=lambda pair: _difficulty(pair[0]))
+    order = sorted(zip(found.classes, found.class_metrics, strict=True), key=lambda pair: _difficulty(pair[0]))
     return write_report(
         folder / "gallery.html",
         _TEMPLATE,

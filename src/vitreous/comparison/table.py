@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MOST_SIDE_BY_SIDE = 3
-_ONLY_SIDE_BY_SIDE = ("Macro F1", "Balanced accuracy", "Without temperature", "Images per second", "Seeds")  # 80 columns are not enough for all
+_ONLY_SIDE_BY_SIDE = (
+    "Macro F1",
+    "Balanced accuracy",
+    "Without temperature",
+    "Images per second",
+    "Seeds",
+)  # 80 columns are not enough for all
 _SHORT_LABELS = {
     "Test accuracy": "Accuracy",
     "95 % interval": "95 %",

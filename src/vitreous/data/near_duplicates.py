@@ -1,5 +1,6 @@
-"""Near-duplicates: pictures that are almost the same (compressed again, a little brighter, resized), in different splits
-or under different labels.
+"""Near-duplicates: pictures that are almost the same, in different splits or under different labels.
+
+They were compressed again, made a little brighter, resized from a larger file, or taken a moment later.
 
 Two descriptors per picture, both without its mean and of length 1, so that brightness and contrast do not matter: 8×8
 averages find candidates, 32×32 averages (or the pixels themselves, where there are fewer) confirm them. The search is

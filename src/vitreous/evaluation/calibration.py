@@ -1,7 +1,7 @@
 """Calibration: the temperature that makes probabilities mean what they say, fitted on validation images (Guo, 2017).
 
-Probabilities are softmax(logits / T) everywhere; the logits and the predicted class never change. Label smoothing leaves
-every confident prediction at 91 %, so T is below 1 there; an overconfident model has T above 1.
+Probabilities are softmax(logits / T) everywhere; the logits and the predicted class never change. Label smoothing
+leaves every confident prediction at 91 %, so T is below 1 there; an overconfident model has T above 1.
 
 Shapes: n images, c classes.
 """
@@ -9,17 +9,17 @@ Shapes: n images, c classes.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy import special
 from torch import Tensor
 
-from vitreous.data.datasets import Split
+from vitreous.data.datasets import Dataset, Split
 from vitreous.errors import DataError, RunError
-from vitreous.evaluation.novelty import MOST_TRAINING, fit_novelty
-from vitreous.evaluation.prediction import Evaluation, compute_representations, evaluate_model
+from vitreous.evaluation.novelty import LEAST_VALIDATION, Part, combine_parts, fit_part, novelty_record
+from vitreous.evaluation.prediction import Evaluation, Reduce, compute_outputs, evaluate_model
 from vitreous.hardware import prepare
 from vitreous.models.representations import Representations, representation_names
 from vitreous.reports.formats import percent
@@ -27,6 +27,8 @@ from vitreous.runs import Calibration, Fitted, Run, load_run_data, write_calibra
 
 COLDEST, HOTTEST = 0.05, 20.0
 FEW_IMAGES = 100  # a temperature from fewer is uncertain
+MOST_TRAINING = 5000  # images whose statistics are taken: more change the figures little
+MOST_VALUES = 2**25  # of one representation that are in memory at a time
 
 
 def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.integer]) -> float:
@@ -59,51 +61,79 @@ def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.integer]) -
     return 1 / float(np.sqrt(low * high))
 
 
-@dataclass(frozen=True)
-class Outputs:
-    """What a model gives for a labelled set."""
-
-    logits: Tensor  # (n, c)
-    representations: Representations  # (n, width) each
-    labels: Tensor  # (n,)
+#: a split → what `reduce` makes of its images, in their order
+Compute = Callable[[Split, Reduce], tuple[Tensor, ...]]
 
 
-def fit_calibration(train: Outputs, val: Outputs, data_name: str, names: tuple[str, ...]) -> Fitted | None:
-    """Return the calibration by a model's outputs on (a part of) the training split and on the validation split.
+def fit_calibration(compute: Compute, dataset: Dataset, names: tuple[str, ...]) -> Fitted | None:
+    """Return the calibration of a model by its outputs on the validation split and on a part of the training split.
 
-    None where there are no validation images. `names`: of the representations.
+    None where there are no validation images. `names`: of the model's representations.
     """
-    if not len(val.labels):
+    if not len(dataset.val):
         return None
-    logits, labels = val.logits.numpy(), val.labels.numpy()
+    parts = fit_parts(compute, dataset.train, len(names)) if len(dataset.val) >= LEAST_VALIDATION else []
+    fitted_parts = [part for part in parts if part is not None]
+
+    def logits_and_distances(logits: Tensor, representations: Representations) -> tuple[Tensor, ...]:
+        pairs = zip(fitted_parts, representations, strict=True)
+        return logits, *(part.distance(values.double()) for part, values in pairs)
+
+    def only_logits(logits: Tensor, _: Representations) -> tuple[Tensor, ...]:
+        return (logits,)
+
+    notes = []
+    if not names:
+        notes.append("novelty is not measured: this model mixes the images of a batch")
+    elif not parts:
+        notes.append(f"novelty is not measured: fewer than {LEAST_VALIDATION} validation images")
+    elif len(fitted_parts) < len(parts):
+        notes.append("novelty is not measured: the representations of the training images do not vary within a class")
+        fitted_parts = []
+    val_logits, *distances = compute(dataset.val, logits_and_distances if fitted_parts else only_logits)
+    novelty, record = None, None
+    if fitted_parts:
+        novelty, share = combine_parts(fitted_parts, torch.stack(distances, dim=1))
+        record = novelty_record(novelty, share, names, len(statistics_sample(dataset.train)), len(dataset.val))
+    logits, labels = val_logits.numpy(), dataset.val.labels.numpy()
     temperature = fit_temperature(logits, labels)
     raw, calibrated = Evaluation(logits, labels), Evaluation(logits, labels, temperature)
-    notes = []
     if len(labels) < FEW_IMAGES:
         notes.append(f"fitted on {len(labels)} validation images only: the temperature is uncertain")
-    novelty = fit_novelty(train.representations, train.labels, val.representations, names)
-    if isinstance(novelty, str):
-        notes.append(novelty)
     calibration = Calibration(
         temperature=temperature,
-        data=data_name,
+        data=dataset.name,
         images=len(labels),
         nll=calibrated.nll,
         raw_nll=raw.nll,
         calibration_error=calibrated.calibration_error,
         raw_calibration_error=raw.calibration_error,
-        novelty=None if isinstance(novelty, str) else novelty[1],
+        novelty=record,
         notes=tuple(notes),
     )
-    return calibration, None if isinstance(novelty, str) else novelty[0].to_bytes()
+    return calibration, None if novelty is None else novelty.to_bytes()
 
 
-def statistics_sample(split: Split) -> Split:
+def fit_parts(compute: Compute, train: Split, count: int) -> list[Part | None]:
+    """Return the statistics of each of `count` representations; None for one that does not vary."""
+    sample, parts = statistics_sample(train), []
+    for number in range(count):
+
+        def one(_: Tensor, representations: Representations, number: int = number) -> tuple[Tensor, ...]:
+            return (representations[number],)
+
+        (first,) = compute(sample.take(np.zeros(1, np.int64)), one)
+        # of a representation with many places, fewer images fit into memory, and are enough
+        chosen = statistics_sample(sample, max(20, MOST_VALUES // first.numel()))
+        (values,) = compute(chosen, one)
+        parts.append(fit_part(values, chosen.labels))
+    return parts
+
+
+def statistics_sample(split: Split, most: int = MOST_TRAINING) -> Split:
     """Return the training images whose statistics are taken: all, or evenly spaced ones, so of every class."""
     count = len(split)
-    if count <= MOST_TRAINING:
-        return split
-    return split.take(np.linspace(0, count - 1, MOST_TRAINING).astype(np.int64))
+    return split if count <= most else split.take(np.linspace(0, count - 1, most).astype(np.int64))
 
 
 def calibrate_run(run: Run, data: str | None = None, log: Callable[[str], None] = lambda note: None) -> Calibration:
@@ -127,12 +157,11 @@ def calibrate_run(run: Run, data: str | None = None, log: Callable[[str], None] 
             " or set data.val_fraction above 0 when training"
         )
     batch_size = run.config.train.eval_batch_size
-    sample = statistics_sample(dataset.train)
-    train, val = (
-        Outputs(*compute_representations(model, split.images, run.preprocessing, batch_size), split.labels)
-        for split in (sample, dataset.val)
-    )
-    fitted = fit_calibration(train, val, dataset.name, representation_names(model))
+
+    def compute(split: Split, reduce: Reduce) -> tuple[Tensor, ...]:
+        return compute_outputs(model, split.images, run.preprocessing, reduce, batch_size)
+
+    fitted = fit_calibration(compute, dataset, representation_names(model))
     assert fitted is not None
     test = run.record.results.test
     if test is not None:  # what its probabilities are worth now; the predictions are the same

@@ -1,8 +1,8 @@
 """Precision, recall and F1 of every class, and their means over classes, from a confusion matrix.
 
-Undefined cases are as in scikit-learn: precision of a class that is never predicted, recall of one without images and F1
-of one with neither are 0; balanced accuracy is the mean recall of the classes that have images. Macro F1 is the mean over
-the classes that have images or are predicted.
+Undefined cases are as in scikit-learn: precision of a class that is never predicted, recall of one without images and
+F1 of one with neither are 0; balanced accuracy is the mean recall of the classes that have images. Macro F1 is the
+mean over the classes that have images or are predicted.
 """
 
 from __future__ import annotations

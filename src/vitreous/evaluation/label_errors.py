@@ -1,12 +1,12 @@
 """Likely label errors by confident learning (Northcutt, Jiang and Chuang, 2021), from held-out probabilities.
 
-The threshold of a class is its mean probability over the images labelled with it. An image counts as confidently of class
-k where its probability of k reaches k's threshold (the most probable such k, if there are several). An image that is
-confidently of another class than its label, and is predicted as such, is a likely label error; those with the smallest
-margin p(label) - p(other) come first.
+The threshold of a class is its mean probability over the images labelled with it. An image counts as confidently of
+class k where its probability of k reaches k's threshold (the most probable such k, if there are several). An image
+that is confidently of another class than its label, and is predicted as such, is a likely label error; those with the
+smallest margin p(label) - p(other) come first.
 
-A model's probabilities for images it was trained on say little: it has learned their labels, the wrong ones too. For the
-training split `out_of_fold` gives each image probabilities by a classifier that was fitted without it.
+A model's probabilities for images it was trained on say little: it has learned their labels, the wrong ones too. For
+the training split `out_of_fold` gives each image probabilities by a classifier that was fitted without it.
 
 Shapes: n images, c classes, d features.
 """
@@ -63,8 +63,8 @@ def find_label_errors(probabilities: Floats, labels: Labels) -> LabelErrors:
 def out_of_fold(features: Floats, labels: Labels, num_classes: int, folds: int = FOLDS, seed: int = 0) -> Floats:
     """Return probabilities (n, c), each by linear discriminant analysis fitted on the other folds' features (n, d).
 
-    Its class means and one covariance come from sums, so that all folds take a second where retraining would take hours;
-    and means are moved little by a few wrong labels, which a more flexible classifier would fit.
+    All folds take a second, where retraining would take hours; and its class means are moved little by a few wrong
+    labels, which a more flexible classifier would fit.
     """
     values, truth = np.asarray(features, np.float64), np.asarray(labels, np.int64)
     n = len(values)

@@ -1,14 +1,15 @@
-"""Novelty: how unlike the training images an image is, from its distance to them in the model's representations.
+"""Novelty: how far an image is from the training images, in the representations of the model.
 
-In each representation (`vitreous.models.representations`) it is the Mahalanobis distance to the nearest class mean, with
-one covariance for all classes (Lee et al., 2018). Each distance is divided by its 99th percentile on validation images,
-their sum by the threshold: novelty above 1 means "unlike the images it was trained on". All of it is folded into one
-matrix per representation, so that the ONNX graphs compute the same by two products.
+In each representation (`vitreous.models.representations`) it is a Mahalanobis distance, with one covariance for all:
+of a vector to the nearest class mean (Lee et al., 2018), of vectors at many places to the mean of each place (the root
+of the mean square). Novelty is the geometric mean of these distances, each weighted by one over the spread of its
+logarithm on validation images, and 1 at the threshold: above it, the image is "unlike the images it was trained on".
+The scales are folded into the matrices, so that the ONNX graphs compute the same by a few products.
 
-Of the scores that were tried (docs/calibration.md), those of the logits alone miss what a representation sees: a CNN is
-more confident on noise than on digits.
+Of the scores that were tried (docs/calibration.md), those of the logits alone miss what a representation sees: a CNN
+is more confident on noise than on digits.
 
-Shapes: n images, d width of a representation, c classes.
+Shapes: n images, p places, d width of a representation, c classes.
 """
 
 from __future__ import annotations
@@ -27,28 +28,30 @@ from vitreous.errors import RunError
 from vitreous.runs import NoveltyRecord, Run, novelty_file_name, novelty_statistics
 from vitreous.runs.tensors import tensor_bytes
 
-SHARE = 0.01  # of validation images may exceed the threshold
+SHARE = 0.02  # of validation images may exceed the threshold
 LEAST_VALIDATION = 20  # images; fewer say too little about how far images of the same kind may be
-MOST_TRAINING = 5000  # images whose means and covariance are taken: more change the figures little
-_NAMES = ("centre", "whitening", "means")
+_LEAST_DISTANCE = 1e-6  # of the threshold's: its logarithm is finite
+_NAMES = ("centre", "whitening", "means", "weight")
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Part:
-    """The statistics of one representation; scaled, so that distances add up to 1 at the threshold."""
+    """The statistics of one representation."""
 
-    centre: Tensor  # (d,)
+    centre: Tensor  # (d,), or (p, d)
     whitening: Tensor  # (d, d)
-    means: Tensor  # (c, d): of the classes, centred and whitened
+    means: Tensor  # (c, d): of the classes, centred and whitened; (1, d) zeros where there are places
+    weight: Tensor  # (): of the logarithm of the distance
 
     def distance(self, values: Tensor) -> Tensor:
-        """Return the distance (n,) of representations (n, d) to the nearest class mean."""
+        """Return the distance (n,) of representations (n, d) or (n, p, d)."""
         white = (values - self.centre) @ self.whitening
         # |a - b|² = |a|² - 2 a·b + |b|²: (n, c, d) differences would not fit where there are many classes
-        squares = white.square().sum(1, keepdim=True) - 2 * white @ self.means.mT + self.means.square().sum(1)
-        return squares.amin(dim=1).clamp(min=0).sqrt()
+        squares = white.square().sum(-1, keepdim=True) - 2 * white @ self.means.mT + self.means.square().sum(-1)
+        nearest = squares.amin(dim=-1).clamp(min=0)  # (n,) or (n, p)
+        return (nearest if values.ndim == 2 else nearest.mean(dim=1)).sqrt()
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,12 @@ class Novelty:
     parts: tuple[Part, ...]
 
     def score(self, representations: Sequence[Tensor]) -> Tensor:
-        """Return the novelty (n,) of images by their representations (n, d) each."""
-        pairs = zip(self.parts, representations, strict=True)
-        return torch.stack([part.distance(values) for part, values in pairs]).sum(dim=0)
+        """Return the novelty (n,) of images by their representations."""
+        logs = [
+            part.weight * part.distance(values).clamp(min=_LEAST_DISTANCE).log()
+            for part, values in zip(self.parts, representations, strict=True)
+        ]
+        return torch.stack(logs).sum(dim=0).exp()
 
     @classmethod
     def of_run(cls, run: Run) -> Novelty | None:
@@ -74,8 +80,8 @@ class Novelty:
 
 
 def _parts(tensors: Mapping[str, Tensor], run: Run) -> tuple[Part, ...]:
-    count = len(tensors) // len(_NAMES)
     try:
+        count = len(tensors) // len(_NAMES)
         return tuple(Part(*(tensors[f"{number}.{name}"] for name in _NAMES)) for number in range(count))
     except KeyError as error:
         raise RunError(
@@ -83,72 +89,28 @@ def _parts(tensors: Mapping[str, Tensor], run: Run) -> tuple[Part, ...]:
         ) from None
 
 
-def fit_novelty(
-    train: Sequence[Tensor], train_labels: Tensor, val: Sequence[Tensor], names: Sequence[str]
-) -> tuple[Novelty, NoveltyRecord] | str:
-    """Fit the score on representations of training images, and its threshold on those of validation images.
+def fit_part(values: Tensor, labels: Tensor) -> Part | None:
+    """Return the statistics of training images (n, d) or (n, p, d), not yet scaled; None where nothing varies.
 
-    Where that cannot be done, return the reason.
+    Labels (n,) matter only where there are no places.
     """
-    count = len(val[0]) if val else 0
-    if not names:
-        return "novelty is not measured: this model mixes the images of a batch"
-    if count < LEAST_VALIDATION:
-        return f"novelty is not measured: {count} validation images are fewer than {LEAST_VALIDATION}"
-    labels = train_labels.numpy()
-    parts, total = [], np.zeros(count)
-    for of_train, of_val in zip(train, val, strict=True):
-        part = _fit_part(of_train.double().numpy(), labels)
-        if part is None:
-            return "novelty is not measured: the representations of the training images do not vary within a class"
-        distances = part.distance(of_val.double()).numpy()
-        scale = float(np.quantile(distances, 1 - SHARE)) or 1.0
-        parts.append((part, scale))
-        total += distances / scale
-    limit, share = threshold(total)
-    scaled = tuple(
-        Part(part.centre.float(), (part.whitening / (scale * limit)).float(), (part.means / (scale * limit)).float())
-        for part, scale in parts
-    )
-    novelty = Novelty(scaled)
-    content = novelty.to_bytes()
-    record = NoveltyRecord(
-        file=novelty_file_name(content),
-        sha256=hashlib.sha256(content).hexdigest(),
-        representations=tuple(names),
-        train_images=len(labels),
-        val_images=count,
-        share=share,
-    )
-    return novelty, record
-
-
-def threshold(scores: Floats) -> tuple[float, float]:
-    """Return the score that about `SHARE` of new images of the same kind exceed, and that share.
-
-    By rank (conformal prediction): of n + 1 exchangeable images, the last exceeds the k-th smallest of the others with
-    probability (n + 1 - k) / (n + 1). Below 99 images even the largest is exceeded by more than 1 %: then it is taken.
-    """
-    n = len(scores)
-    rank = min(n, math.ceil((n + 1) * (1 - SHARE)))
-    return float(np.sort(scores)[rank - 1]) or 1.0, (n + 1 - rank) / (n + 1)
-
-
-def _fit_part(values: Floats, labels: NDArray[np.int64]) -> Part | None:
-    """Return means and whitening (not yet scaled); None where nothing varies within a class."""
-    present = np.unique(labels)
-    means = np.stack([values[labels == label].mean(axis=0) for label in present])
-    residuals = values - means[np.searchsorted(present, labels)]
-    freedom = len(values) - len(present)
-    covariance = residuals.T @ residuals / max(1, freedom)
-    mean_variance = float(np.trace(covariance)) / len(covariance)
-    if freedom < 1 or not mean_variance > 1e-12 * max(1e-12, float(values.var())):
+    array, truth = values.double().numpy(), labels.numpy()
+    if array.ndim == 3:
+        centre, means = array.mean(axis=0), np.zeros((1, array.shape[2]))
+        residuals, freedom = array - centre, (len(array) - 1) * array.shape[1]
+        residuals = residuals.reshape(-1, residuals.shape[2])
+    else:
+        present = np.unique(truth)
+        centre = array.mean(axis=0)
+        means = np.stack([array[truth == label].mean(axis=0) for label in present]) - centre
+        residuals, freedom = array - centre - means[np.searchsorted(present, truth)], len(array) - len(present)
+    if freedom < 1 or not np.square(residuals).mean() > 1e-12 * max(1e-12, float(array.var())):
         return None
-    covariance = shrink(covariance, freedom)
+    covariance = shrink(residuals.T @ residuals / freedom, freedom)
     # inverse of the Cholesky factor: |x W|² = xᵀ Σ⁻¹ x
     whitening = np.linalg.solve(np.linalg.cholesky(covariance), np.eye(len(covariance))).T
-    centre = values.mean(axis=0)
-    return Part(*(torch.from_numpy(array) for array in (centre, whitening, (means - centre) @ whitening)))
+    centre_, whitening_, means_ = (torch.from_numpy(each) for each in (centre, whitening, means @ whitening))
+    return Part(centre_, whitening_, means_, weight=torch.tensor(1.0))
 
 
 def shrink(covariance: Floats, count: int) -> Floats:
@@ -162,3 +124,42 @@ def shrink(covariance: Floats, count: int) -> Floats:
     amount = 1.0 if spread <= 0 else min(1.0, ((1 - 2 / d) * of_square + trace**2) / spread)
     amount = max(amount, 1e-6)
     return (1 - amount) * covariance + amount * trace / d * np.eye(d)
+
+
+def combine_parts(parts: Sequence[Part], distances: Tensor) -> tuple[Novelty, float]:
+    """Return the score by parts and their distances (n, parts) of validation images, and the share above 1."""
+    logs = np.log(np.maximum(distances.double().numpy(), 1e-30))
+    weights = 1 / np.maximum(logs.std(axis=0), 1e-3)
+    weights /= weights.sum()
+    limit, share = threshold(logs @ weights)
+    scale = math.exp(-limit)  # the weights add up to 1, so this divides the score by its threshold
+    scaled = tuple(
+        Part(part.centre.float(), (part.whitening * scale).float(), (part.means * scale).float(), torch.tensor(weight))
+        for part, weight in zip(parts, weights.astype(np.float32).tolist(), strict=True)
+    )
+    return Novelty(scaled), share
+
+
+def threshold(scores: Floats) -> tuple[float, float]:
+    """Return the score that about `SHARE` of new images of the same kind exceed, and that share.
+
+    By rank (conformal prediction): of n + 1 exchangeable images, the last exceeds the k-th smallest of the others with
+    probability (n + 1 - k) / (n + 1). Of fewer than 49 images, even the largest is exceeded by more: then it is taken.
+    """
+    n = len(scores)
+    rank = min(n, math.ceil((n + 1) * (1 - SHARE)))
+    return float(np.sort(scores)[rank - 1]), (n + 1 - rank) / (n + 1)
+
+
+def novelty_record(
+    novelty: Novelty, share: float, names: Sequence[str], train_images: int, val_images: int
+) -> NoveltyRecord:
+    content = novelty.to_bytes()
+    return NoveltyRecord(
+        file=novelty_file_name(content),
+        sha256=hashlib.sha256(content).hexdigest(),
+        representations=tuple(names),
+        train_images=train_images,
+        val_images=val_images,
+        share=share,
+    )

@@ -23,6 +23,9 @@ from vitreous.models.fast.inference import infer, infer_and_represent
 from vitreous.models.representations import Representations
 from vitreous.runs import Run, load_run_data
 
+#: (logits, representations) of a batch → tensors with one row per image
+Reduce = Callable[[Tensor, Representations], tuple[Tensor, ...]]
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -108,17 +111,14 @@ def compute_logits(
     return logits
 
 
-def compute_representations(
-    model: nn.Module, images: Tensor | Split, preprocessing: Preprocessing, batch_size: int = 500
-) -> tuple[Tensor, Representations]:
-    """Return the logits as `compute_logits` does, and the representations (n, width) each."""
+def compute_outputs(
+    model: nn.Module, images: Tensor | Split, preprocessing: Preprocessing, reduce: Reduce, batch_size: int = 500
+) -> tuple[Tensor, ...]:
+    """Return what `reduce` makes of the logits and the representations, which may not fit into memory for all images.
 
-    def both(x: Tensor) -> tuple[Tensor, ...]:
-        logits, parts = infer_and_represent(model, x)
-        return logits, *parts
-
-    logits, *parts = _in_batches(both, model, images, preprocessing, batch_size)
-    return logits, tuple(parts)
+    It gets those of one batch, and returns tensors with one row per image.
+    """
+    return _in_batches(lambda x: reduce(*infer_and_represent(model, x)), model, images, preprocessing, batch_size)
 
 
 @torch.inference_mode()
@@ -230,9 +230,10 @@ class Predictor:
         if self.novelty is None:
             logits, novelty = compute_logits(self.model, pixels, self.run.preprocessing), None
         else:
-            logits, parts = compute_representations(self.model, pixels, self.run.preprocessing)
-            with one_thread():
-                novelty = self.novelty.score(parts)
+            score = self.novelty.score
+            logits, novelty = compute_outputs(
+                self.model, pixels, self.run.preprocessing, lambda logits, parts: (logits, score(parts))
+            )
         with one_thread():
             return calibrated(logits, self.run.temperature), novelty
 

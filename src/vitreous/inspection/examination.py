@@ -145,8 +145,8 @@ def examine(
     """Examine one normalised image (C, height, width); the model and the random state are left unchanged.
 
     `target`: the class to explain; None: the predicted one. `patch`: the patch whose attention is shown; None: the one
-    with the largest occlusion effect. `cells`: the grid for models without patches; a ViT has its own. `temperature`: of
-    the run; probabilities and odds are those of logits / temperature.
+    with the largest occlusion effect. `cells`: the grid for models without patches; a ViT has its own.
+    `temperature`: of the run; probabilities and odds are those of logits / temperature.
     `integration_steps` and `random_orders`: None means 48 and 32, or 24 and 10 above 128 × 128 pixels. That is some
     four thousand forward passes for small images, five hundred for large ones.
     """
@@ -217,9 +217,7 @@ def _patch_maps(model: ViT, image: Tensor, trace: relevance.Trace, temperature: 
     return maps if removed is None else maps | {"patch-removal": removed}
 
 
-def _vit_fields(
-    model: ViT, image: Tensor, trace: relevance.Trace, patch: int, temperature: float
-) -> dict[str, Any]:
+def _vit_fields(model: ViT, image: Tensor, trace: relevance.Trace, patch: int, temperature: float) -> dict[str, Any]:
     weights = torch.cat(attention.attention_layers(trace.taps, model.config.depth))  # (L, H, N, N)
     return {
         "attention": Attention(_array(weights), model.config.grid, patch),

@@ -12,7 +12,7 @@ from vitreous.data.datasets import Split
 from vitreous.data.preprocessing import ImageLike
 from vitreous.errors import VitreousError
 from vitreous.evaluation.novelty import Novelty
-from vitreous.evaluation.prediction import compute_representations
+from vitreous.evaluation.prediction import compute_outputs
 from vitreous.hardware import prepare
 from vitreous.inspection.query import LookError
 from vitreous.inspection.removal import ReducedViT
@@ -124,7 +124,9 @@ def _model_input(
     survey_images = to_input(test.batch(slice(SURVEY_IMAGES))) if test is not None and len(test) else None
     novelty = Novelty.of_run(run)
     if novelty is not None:
-        score = float(novelty.score(compute_representations(model, pixels[None], run.preprocessing)[1]))
+        score_of = novelty.score
+        (found,) = compute_outputs(model, pixels[None], run.preprocessing, lambda _, parts: (score_of(parts),))
+        score = float(found)
         if score > 1:
             notes += (
                 f"unlike the images that {run.config.name} was trained on (novelty {score:.2g}; above 1 is unlike): do"

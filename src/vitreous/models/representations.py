@@ -1,9 +1,10 @@
-"""Two representations of an image inside a model: an early one, averaged over places, and the one the head reads.
+"""Representations of an image inside a model: early ones, and the one that the head reads.
 
 Novelty is measured in them (`vitreous.evaluation.novelty`), and features for label errors are the last of them. Early
-representations tell strange strokes and textures apart, late ones strange meanings: docs/calibration.md has the figures.
+representations tell strange strokes and textures apart, late ones strange meanings: docs/calibration.md has the
+figures.
 
-Shapes: B images, N tokens, D width, C channels.
+Shapes: B images, N tokens, P patches, D width, C channels.
 """
 
 from __future__ import annotations
@@ -16,20 +17,21 @@ from vitreous.models.cnn import CNN
 from vitreous.models.fast.vit import FastViT
 from vitreous.models.vit import Taps, ViT
 
-Representations = tuple[Tensor, ...]  # (B, width) each
+Representations = tuple[Tensor, ...]  # (B, width) or (B, places, width) each; the last has no places
 
 
 def representation_names(model: nn.Module) -> tuple[str, ...]:
     """Return what `represent` gives for this kind of model, in words."""
     if isinstance(model, ViT):
-        return (f"mean of the patches after layer {middle_block(model) + 1}", "input of the head")
+        after = f"after layer {middle_block(model) + 1}"
+        return f"mean of the patches {after}", f"patches {after}", "input of the head"
     if isinstance(model, CNN):
         return ("mean of the second convolution", "hidden layer")
     return () if isinstance(model, ArticleViT) else ("logits",)
 
 
 def middle_block(model: ViT) -> int:
-    """Return the index of the block after which the patches are averaged."""
+    """Return the index of the block after which the patches are read."""
     return (model.config.depth - 1) // 2
 
 
@@ -43,24 +45,25 @@ def represent(model: nn.Module, images: Tensor) -> tuple[Tensor, Representations
         logits = model(images)
         # the attention of the article's ViT mixes the images of a batch: it represents none of them alone
         return logits, () if isinstance(model, ArticleViT) else (logits,)
-    x = early = model.embed(images)
+    x = patches = model.embed(images)
     last = model.config.depth - 1
     for index, block in enumerate(model.blocks):
         first_only = index == last > middle_block(model) and isinstance(model, FastViT) and model.reads_first_token
         x = block(x, first_only=True) if first_only else block(x)
         if index == middle_block(model):
-            early = mean_of_patches(model, x)
+            patches = patches_of(model, x)
     taps: Taps = {}
     logits = model.classify(x, taps=taps)
-    return logits, (early, taps["pooled"])
+    return logits, (patches.mean(dim=1), patches, taps["pooled"])
 
 
 def representations_in(model: nn.Module, taps: Taps) -> Representations:
     """Return the representations of a ViT that were recorded in a forward pass with taps."""
     assert isinstance(model, ViT), "only a ViT has taps"
-    return mean_of_patches(model, taps[f"blocks.{middle_block(model)}.output"]), taps["pooled"]
+    patches = patches_of(model, taps[f"blocks.{middle_block(model)}.output"])
+    return patches.mean(dim=1), patches, taps["pooled"]
 
 
-def mean_of_patches(model: ViT, tokens: Tensor) -> Tensor:
-    """(B, N, D) → (B, D), without the class token."""
-    return tokens[:, int(model.config.has_class_token) :].mean(dim=1)
+def patches_of(model: ViT, tokens: Tensor) -> Tensor:
+    """(B, N, D) → (B, P, D), without the class token."""
+    return tokens[:, int(model.config.has_class_token) :]

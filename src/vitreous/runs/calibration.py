@@ -51,7 +51,5 @@ def novelty_statistics(run: Run) -> dict[str, Tensor] | None:
         reason = "is missing" if isinstance(error, FileNotFoundError) else f"cannot be read ({error.strerror})"
         raise RunError(f"{str(file)!r} {reason}: {again}") from None
     if hashlib.sha256(data).hexdigest() != calibration.novelty.sha256:
-        raise RunError(
-            f"{str(file)!r} is not the file that was written (its SHA-256 differs from {CONFIG}'s): {again}"
-        )
+        raise RunError(f"{str(file)!r} is not the file that was written (its SHA-256 differs from {CONFIG}'s): {again}")
     return read_tensors(data, file)

@@ -95,7 +95,7 @@ class NoveltyRecord(_Stored):
 
 
 class Calibration(_Stored):
-    """Fitted on the validation split, with the weights that were kept: probabilities = softmax(logits / temperature)."""
+    """Fitted on the validation split, for the weights that were kept: probabilities = softmax(logits / temperature)."""
 
     temperature: float = Field(gt=0, allow_inf_nan=False)
     data: str  # whose validation split

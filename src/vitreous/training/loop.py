@@ -25,7 +25,7 @@ from vitreous.data.datasets import Dataset, Split
 from vitreous.data.sampler import BatchSampler
 from vitreous.errors import RunError, VitreousError, require_packages
 from vitreous.evaluation import calibration
-from vitreous.evaluation.prediction import Evaluation, compute_logits, compute_representations
+from vitreous.evaluation.prediction import Evaluation, Reduce, compute_logits, compute_outputs
 from vitreous.models.representations import representation_names
 from vitreous.runs import CONFIG, Fitted, ResumePoint, Run, TestResults
 from vitreous.training import distributed
@@ -299,18 +299,15 @@ class Trainer:
         """Fit temperature and novelty; all processes compute their share of the outputs, and get the same result."""
         if not len(self.dataset.val):
             return None
-        sample = calibration.statistics_sample(self.dataset.train)
-        train, val = (self._outputs(split) for split in (sample, self.dataset.val))
         names = representation_names(self.stepper.kept_model)
-        return calibration.fit_calibration(train, val, self.dataset.name, names)
+        return calibration.fit_calibration(self._compute, self.dataset, names)
 
-    def _outputs(self, split: Split) -> calibration.Outputs:
+    def _compute(self, split: Split, reduce: Reduce) -> tuple[Tensor, ...]:
+        """Compute outputs on all processes, as `_evaluate` does."""
         share = split.images.tensor_split(self.group.world_size)[self.group.rank]
-        logits, parts = compute_representations(
-            self.stepper.kept_model, share, self.stepper.preprocessing, self.config.train.eval_batch_size
-        )
-        logits, *parts = (self.group.gather(values) for values in (logits, *parts))
-        return calibration.Outputs(logits, tuple(parts), split.labels)
+        batch_size = self.config.train.eval_batch_size
+        found = compute_outputs(self.stepper.kept_model, share, self.stepper.preprocessing, reduce, batch_size)
+        return tuple(self.group.gather(values) for values in found)
 
 
 def _with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

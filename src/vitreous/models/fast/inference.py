@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitreous.models.fast.split_batch import SplitBatch
 from vitreous.models.fast.vit import FastViT
 from vitreous.models.input import check_input
-from vitreous.models.representations import Representations, mean_of_patches, middle_block, represent
+from vitreous.models.representations import Representations, middle_block, patches_of, represent
 from vitreous.models.vit import Block, Taps, patchify
 
 _MANY_TOKENS = 800  # of all images together; below it a call costs more than the work it saves
@@ -38,12 +38,14 @@ def infer_and_represent(model: nn.Module, images: Tensor) -> tuple[Tensor, Repre
         return represent(model, images)
     assert isinstance(model, FastViT)
     config = model.config
-    logits, *parts = _infer_fast(model, images, represented=True).split([config.num_classes, config.dim, config.dim], 1)
-    return logits, tuple(parts)
+    widths = [config.num_classes, config.dim, config.num_patches * config.dim]
+    logits, pooled, flat = _infer_fast(model, images, represented=True).split(widths, dim=1)
+    patches = flat.unflatten(1, (config.num_patches, config.dim))
+    return logits, (patches.mean(dim=1), patches, pooled)
 
 
 def _infer_fast(model: FastViT, images: Tensor, represented: bool) -> Tensor:
-    """Return the logits; `represented`: followed by the columns of the representations."""
+    """Return the logits; `represented`: then the input of the head, then the patches after the middle block."""
     check_input(images, model.config)
     threads = torch.get_num_threads()
     if threads % 2 == 0 and len(images) * model.config.num_tokens >= 2 * _CACHED_TOKENS:
@@ -62,7 +64,7 @@ def _infer_in_parts(model: FastViT, tokens: int, represented: bool, images: Tens
 
 def _infer_tokens(model: FastViT, x: Tensor, represented: bool) -> Tensor:
     middle, last = middle_block(model), model.config.depth - 1
-    early = x
+    patches = x
     for index, block in enumerate(model.blocks):
         needs_patches = represented and index == middle
         if index == last and not needs_patches and model.reads_first_token and x[..., 0].numel() >= _MANY_TOKENS:
@@ -70,11 +72,11 @@ def _infer_tokens(model: FastViT, x: Tensor, represented: bool) -> Tensor:
         else:
             x = _encoder_layer(x, block)
         if needs_patches:
-            early = mean_of_patches(model, x)
+            patches = patches_of(model, x)
     if not represented:
         return model.classify(x)
     taps: Taps = {}
-    return torch.cat([model.classify(x, taps=taps), early, taps["pooled"]], dim=1)
+    return torch.cat([model.classify(x, taps=taps), taps["pooled"], patches.flatten(1)], dim=1)
 
 
 def _embed(model: FastViT, images: Tensor) -> Tensor:

@@ -16,7 +16,7 @@
  * @property {number} parameters
  * @property {number | null} accuracy
  * @property {number} temperature  probabilities are softmax(logits / temperature)
- * @property {boolean} novelty  whether it measures how unlike its training images an image is
+ * @property {boolean} novelty  whether it measures how far an image is from its training images
  * @property {string} [run]  the run's folder, if the server names it
  * @property {string} [onnx]  the graph's address, if the browser runs it
  * @property {boolean} [lean]  the graph takes only pixels
