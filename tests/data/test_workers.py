@@ -74,6 +74,7 @@ def test_the_bytes_of_prepare(files: list[Item], fit: str, digits: bool, monkeyp
 
 def test_extents_and_parts_of_files(files: list[Item], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workers, "available_cores", lambda: 2)
+    monkeypatch.setattr(workers, "FEWEST_HEADERS", 10)
     shard, parts = tmp_path / "shard", []
     with shard.open("wb") as stream:
         for item in files:

@@ -134,7 +134,7 @@ class ViTConfig(_ImageModel):
 
     @property
     def divisor(self) -> tuple[int, int]:
-        """Height and width of which an image must have multiples: the patch, and a factor of 2 per stage of the stem."""
+        """Numbers of which height and width must be multiples: the patch, times 2 per stage of the stem."""
         if self.fit != "exact":
             return 1, 1
         stride = 2 ** len(self.stem_channels)
@@ -267,9 +267,7 @@ class AugmentConfig(_Frozen):
 class DataConfig(_Frozen):
     """Which images, and how they are split. Size, channels and classes come from the data unless set here."""
 
-    name: Name = (
-        "mnist"  # mnist, fashion-mnist, cifar10, digits, a folder or a file; "" where a preset names none
-    )
+    name: Name = "mnist"  # mnist, fashion-mnist, cifar10, digits, a folder or a file; "" where a preset names none
     image_size: Size | None = None  # resize to this; None: keep the data's size
     #: how images of another aspect ratio get that size; None: stretch where all have it within 2 %, otherwise crop
     fit: Literal["stretch", "crop", "letterbox"] | None = None

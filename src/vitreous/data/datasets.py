@@ -190,7 +190,7 @@ def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
     if raw.mean_std is not None and len(raw.mean_std[0]) == channels:
         return raw.mean_std
     levels, counts = np.arange(256) / 255, np.zeros((channels, 256), np.int64)
-    for batch in train.batches(256):
+    for batch in train.batches(32):
         for channel in range(channels):
             counts[channel] += np.bincount(batch[:, channel].numpy().ravel(), minlength=256)
     shares = counts / counts.sum(axis=1, keepdims=True)

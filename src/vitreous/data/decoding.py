@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -63,29 +65,24 @@ def pack(results: Sequence[Decoded | Measured]) -> tuple[list[list[object]], lis
             rows.append([one.extent, one.error])
             continue
         shape = None if one.pixels is None else one.pixels.shape
-        rows.append(
-            [shape, one.error, one.may_be_read_later, one.digest.hex(), one.is_gray, one.notes, one.changes]
-        )
+        rows.append([shape, one.error, one.may_be_read_later, one.digest.hex(), one.is_gray, one.notes, one.changes])
         if one.pixels is not None:
             pixels.append(one.pixels.tobytes())
     return rows, pixels
 
 
-def unpack_decoded(rows: Sequence[Sequence[object]], pixels: bytearray) -> list[Decoded]:
+def unpack_decoded(rows: Sequence[Sequence[Any]], pixels: bytearray) -> list[Decoded]:
     results, start, everything = [], 0, np.frombuffer(pixels, np.uint8)
     for shape, error, later, digest, gray, notes, changes in rows:
         if shape is None:
-            results.append(Decoded(error=str(error), may_be_read_later=bool(later)))
+            results.append(Decoded(error=error, may_be_read_later=later))
             continue
-        channels, height, width = shape  # type: ignore[misc]
-        end = start + channels * height * width
-        image = everything[start:end].reshape(channels, height, width)
+        end = start + math.prod(shape)
+        image = everything[start:end].reshape(shape)
         start = end
-        results.append(
-            Decoded(image, None, False, bytes.fromhex(str(digest)), bool(gray), tuple(notes), tuple(changes))  # type: ignore[arg-type]
-        )
+        results.append(Decoded(image, None, False, bytes.fromhex(digest), gray, tuple(notes), tuple(changes)))
     return results
 
 
-def unpack_measured(rows: Sequence[Sequence[object]]) -> list[Measured]:
-    return [Measured(None if extent is None else tuple(extent), error) for extent, error in rows]  # type: ignore[arg-type, misc]
+def unpack_measured(rows: Sequence[Sequence[Any]]) -> list[Measured]:
+    return [Measured(None if extent is None else tuple(extent), error) for extent, error in rows]

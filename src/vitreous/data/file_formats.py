@@ -68,12 +68,9 @@ def displayed_extent(image: Image.Image) -> tuple[int, int]:
 
 def orientation(image: Image.Image) -> int:
     """Return the EXIF orientation, 1 to 8. A PNG may have it after its pixels; it counts where they are loaded."""
-    if image.format == "PNG":
-        exif = Image.Exif()
-        exif.load(image.info.get("exif", b""))
-    else:
-        exif = image.getexif()
-    found = exif.get(0x0112, 1)
+    if image.format == "PNG" and "exif" not in image.info:
+        return 1  # where getexif would load the pixels
+    found = image.getexif().get(0x0112, 1) if image.format not in ("BMP", "GIF") else 1
     return found if isinstance(found, int) else 1
 
 

@@ -34,6 +34,7 @@ def list_folder(root: Path) -> Listing:
             f" {only}{without}"
         )
     items: list[Item] = []
+    start = len(os.path.join(root, ""))  # of the names, after the root and a separator
     for name, classes in found.items():
         if unknown := sorted(set(classes) - set(class_names)):
             raise DataError(
@@ -46,7 +47,7 @@ def list_folder(root: Path) -> Listing:
             )
         for label, class_name in enumerate(class_names):
             for path in classes.get(class_name, ()):
-                items.append(Item(_readable(os.path.relpath(path, root)), path, label, name))
+                items.append(Item(_readable(path[start:]), path, label, name))
     return Listing(items, class_names, tuple(notes))
 
 

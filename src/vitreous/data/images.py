@@ -1,7 +1,7 @@
 """Decoding of untrusted image files, and the conversions (size, channels) that every image goes through.
 
-The formats are those of `file_formats.py`, whatever a file's name. Its size is checked before anything is decoded. torch
-is imported only where it is needed: a server that decodes drawn digits, and processes that decode, do without it.
+The formats are those of `file_formats.py`, whatever a file's name. Its size is checked before anything is decoded.
+torch is imported only where it is needed: a server that decodes drawn digits, and processes that decode, do without.
 """
 
 from __future__ import annotations
@@ -82,22 +82,22 @@ def decode_image(
     with _open(io.BytesIO(data), name) as image:
         _check_content(image, data, name)
         notes = _frame_notes(image, name)
-        extent, turn = displayed_extent(image), orientation(image)
-        is_jpeg = image.format in ("JPEG", "MPO")
-        if target is not None and is_jpeg:
-            height, width = target if turn < 5 else target[::-1]
-            image.draft(None, (DRAFT * width, DRAFT * height))
+        is_jpeg, extent = image.format in ("JPEG", "MPO"), None
+        if is_jpeg:
+            extent = displayed_extent(image)
+            if target is not None:
+                height, width = target if orientation(image) < 5 else target[::-1]
+                image.draft(None, (DRAFT * width, DRAFT * height))
         image.load()  # turns a TIFF by itself
-        if image.format == "PNG":
-            turn = orientation(image)  # it may come after the pixels
-        turned = image.transpose(_TURNS[turn]) if turn in _TURNS and image.format != "TIFF" else image
-        decoded = from_pillow(turned, backdrop)
+        turn = _TURNS.get(orientation(image)) if image.format != "TIFF" else None
+        decoded = from_pillow(image if turn is None else image.transpose(turn), backdrop)
         digest = _digest(data) if is_jpeg else image_digest(decoded.pixels)
-        extent = extent if is_jpeg else decoded.extent
-        return DecodedImage(decoded.pixels, (*notes, *decoded.notes), extent, digest)
+        return DecodedImage(decoded.pixels, (*notes, *decoded.notes), extent or decoded.extent, digest)
 
 
-def image_extent(path: Path | str, name: str | None = None, offset: int = 0, size: int | None = None) -> tuple[int, int]:
+def image_extent(
+    path: Path | str, name: str | None = None, offset: int = 0, size: int | None = None
+) -> tuple[int, int]:
     """Return (height, width) as displayed, from the header alone; of a part of a file where an offset is given."""
     name = name or str(path)
     with _reading(name), open_plain(Path(path)) as stream:
@@ -124,8 +124,9 @@ def read_image_file(
 ) -> bytes:
     """Return the bytes of an image file, or of a part of a file; one byte too many where it is too large."""
     with _reading(name), open_plain(Path(path)) as stream:
+        rest = os.fstat(stream.fileno()).st_size - offset if size is None else size
         stream.seek(offset)
-        return stream.read(max_bytes + 1 if size is None else min(size, max_bytes + 1))
+        return stream.read(max(0, min(rest, max_bytes + 1)))  # not more: `read` would allocate all that it is given
 
 
 class UnreadableError(DataError):
@@ -195,8 +196,8 @@ def from_pillow(image: Image.Image, backdrop: Backdrop = "white") -> DecodedImag
     if image.has_transparency_data:
         return _flatten(np.array(image.convert("RGBA")), backdrop)
     if image.mode in ("1", "L"):
-        return DecodedImage(np.array(image.convert("L"))[:, :, None], (), extent)
-    return DecodedImage(np.array(image.convert("RGB")), (), extent)
+        return DecodedImage(np.asarray(image if image.mode == "L" else image.convert("L"))[:, :, None], (), extent)
+    return DecodedImage(np.asarray(image if image.mode == "RGB" else image.convert("RGB")), (), extent)
 
 
 def _flatten(rgba: np.ndarray, backdrop: Backdrop) -> DecodedImage:
@@ -218,8 +219,8 @@ def is_gray(pixels: np.ndarray) -> bool:
     """Return whether an (H, W, C) image has no colour but the invisible tint that lossy formats leave."""
     if pixels.shape[2] == 1:
         return True
-    red, green, blue = (pixels[:, :, channel] for channel in range(3))
-    most, least = (pick(pick(red, green), blue) for pick in (np.maximum, np.minimum))
+    red, green, blue = pixels[:, :, 0], pixels[:, :, 1], pixels[:, :, 2]  # faster than a reduction over three
+    most, least = np.maximum(np.maximum(red, green), blue), np.minimum(np.minimum(red, green), blue)
     return bool((most - least).max() <= MAX_TINT)
 
 

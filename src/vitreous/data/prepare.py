@@ -20,7 +20,7 @@ import PIL
 
 from vitreous.config import DataConfig
 from vitreous.data.fitting import Fit, has_aspect_of
-from vitreous.data.items import LazyListing, Listing
+from vitreous.data.items import Item, LazyListing, Listing
 from vitreous.data.prepared import (
     FORMAT,
     Content,
@@ -162,7 +162,7 @@ def _extents(listing: AnyListing, source: str, identity: str) -> np.ndarray:
     return found
 
 
-def _shown(listing: AnyListing, source: str, verb: str) -> Iterator[object]:
+def _shown(listing: AnyListing, source: str, verb: str) -> Iterator[Item]:
     """Yield the items while a progress bar counts them."""
     with counting(f"{verb} {source}", len(listing.items)) as update:
         for done, item in enumerate(listing.items):

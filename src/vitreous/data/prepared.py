@@ -16,7 +16,7 @@ import secrets
 import shutil
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -149,7 +149,7 @@ class CopyWriter:
             "shape": shape,
             "sha256": self._hash.hexdigest(),
             "time": self._path.stat().st_mtime_ns,
-            "content": asdict(content),
+            "content": vars(content),
         }
         record = json.loads(json.dumps(record))  # as it will be read: tuples are lists
         atomic_write_text(self._folder / CONTENT, json.dumps({"checksum": _checksum(record), **record}))
@@ -188,7 +188,9 @@ class CopyWriter:
 
 def _npy_header(shape: tuple[int, ...]) -> bytes:
     text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", _HEADER_BYTES - 10) + text.ljust(_HEADER_BYTES - 11).encode() + b"\n"
+    return (
+        b"\x93NUMPY\x01\x00" + struct.pack("<H", _HEADER_BYTES - 10) + text.ljust(_HEADER_BYTES - 11).encode() + b"\n"
+    )
 
 
 @contextlib.contextmanager

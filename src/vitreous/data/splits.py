@@ -23,7 +23,7 @@ MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # per channel, of pixels 
 
 @dataclass(frozen=True)
 class Split:
-    """Images with their labels. The images are rows of a store, which may be a memory-mapped file: splitting copies none.
+    """Images with their labels: rows of a store, which may be a memory-mapped file, so that splitting copies none.
 
     `batch` reads the rows that are asked for; `images` reads all of them.
     """
@@ -77,7 +77,9 @@ class Split:
     @cached_property
     def digests(self) -> tuple[bytes, ...]:
         """The digest of every image as its source has it: the same at every `image_size`."""
-        return self.source_digests or tuple(image_digest(image) for batch in self.batches(256) for image in batch.numpy())
+        return self.source_digests or tuple(
+            image_digest(image) for batch in self.batches(256) for image in batch.numpy()
+        )
 
     @property
     def sha256(self) -> str:

@@ -25,7 +25,8 @@ from vitreous.data.target import Target
 from vitreous.errors import DataError
 from vitreous.hardware import available_cores
 
-FEWEST = 64  # images; fewer are decoded before a process has started (0.2 s)
+FEWEST = 64  # images: fewer are decoded before a process has started (0.2 s)
+FEWEST_HEADERS = 4096  # likewise
 MOST_WORKERS = 16
 CHUNK = 32  # images per request
 SILENCE = 300.0  # seconds without any answer: 32 photographs of 50 megapixels take a minute on a slow disk
@@ -38,12 +39,12 @@ Result = TypeVar("Result", Decoded, Measured)
 def decode(items: Iterable[Item], target: Target) -> Iterator[Decoded]:
     """Yield the images of `items` in their order, converted to `target`; a bad file yields its error."""
     encoded = dataclasses.asdict(target)
-    return _process(items, lambda item: decode_item(item, target), encoded, unpack_decoded, CHUNK)
+    return _process(items, lambda item: decode_item(item, target), encoded, unpack_decoded, CHUNK, FEWEST)
 
 
 def measure(items: Iterable[Item]) -> Iterator[Measured]:
     """Yield the extents of `items` in their order, from their headers alone."""
-    return _process(items, measure_item, None, lambda rows, _: unpack_measured(rows), 8 * CHUNK)
+    return _process(items, measure_item, None, lambda rows, _: unpack_measured(rows), 8 * CHUNK, FEWEST_HEADERS)
 
 
 def _process(
@@ -52,11 +53,12 @@ def _process(
     target: dict[str, Any] | None,
     unpack: Callable[[list[list[Any]], bytearray], list[Result]],
     chunk: int,
+    fewest: int,
 ) -> Iterator[Result]:
     stream = iter(items)
-    first = list(itertools.islice(stream, FEWEST))
+    first = list(itertools.islice(stream, fewest))
     count = min(available_cores(), MOST_WORKERS)
-    if len(first) < FEWEST or count < 2:
+    if len(first) < fewest or count < 2:
         yield from map(here, itertools.chain(first, stream))
         return
     chunks = _chunks(itertools.chain(first, stream), chunk)

@@ -129,6 +129,8 @@ def _samples(split: Split, class_names: Sequence[str], run: Run) -> dict[str, An
     return {
         "samples": [
             {"label": class_names[label], "pixels": base64.b64encode(image.numpy().tobytes()).decode()}
-            for image, label in zip(fit_to_model(split.batch(chosen), run), split.labels[chosen].tolist(), strict=True)
+            for image, label in zip(
+                fit_to_model(split.batch(np.array(chosen)), run), split.labels[chosen].tolist(), strict=True
+            )
         ]
     }

@@ -54,8 +54,8 @@ def require_same_data(run: Run, dataset: Dataset) -> None:
         if recorded.test_sha256 == dataset.test.sha256:  # of the source images, so the same as then
             return
         raise DataError(
-            f"{name!r} was trained by a version that recorded the images of {dataset.name!r} in another way, so this one"
-            " cannot tell whether they are still the same; evaluate it on other data with --data, or train a new run"
+            f"{name!r} was trained by a version that read the images of {dataset.name!r} in another way, so it cannot be"
+            " told whether they are still the same; evaluate it on other data with --data, or train a new run"
         )
     if (
         recorded.checksums not in ({}, dataset.checksums)

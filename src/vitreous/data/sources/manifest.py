@@ -78,7 +78,7 @@ def read_rows(path: Path, notes: list[str], split: SplitName | None = None, root
         if not text:
             raise DataError(f"{path.name}: {where} has no path; fill it in, or remove the row")
         chosen = split or (to_split(record.get(split_column, ""), f"{path.name}: {where}") if split_column else "train")
-        name, file = locate(folder, text, f"{path.name}: {where}")
+        name, file = _locate(folder, text, f"{path.name}: {where}")
         other = known.setdefault((file, chosen), label)
         if other != label:
             raise DataError(
@@ -95,7 +95,7 @@ def read_rows(path: Path, notes: list[str], split: SplitName | None = None, root
     return unique
 
 
-def locate(folder: Path, text: str, where: str) -> tuple[str, str]:
+def _locate(folder: Path, text: str, where: str) -> tuple[str, str]:
     """Return a row's path as written, and where the file is."""
     if re.match(r"[a-z][a-z0-9+.]+://", text, re.IGNORECASE):
         raise DataError(f"{where} has the web address {quoted(text)}; download the images, and list their files")

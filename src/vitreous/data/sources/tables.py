@@ -14,7 +14,6 @@ from typing import IO, Any
 from vitreous.data.array_names import SPLIT_NAMES
 from vitreous.data.items import Listing
 from vitreous.data.sources.columns import Row, find_column, require_column, to_listing, to_split
-from vitreous.data.sources.manifest import locate
 from vitreous.data.splits import SplitName
 from vitreous.downloads.files import read_plain
 from vitreous.errors import DataError, quoted, require_packages
@@ -167,18 +166,18 @@ def _read_rows(
         for index, (image, label) in enumerate(zip(images, labels, strict=True)):
             where = f"{path.name}, row {number}"
             chosen = to_split(str(splits[index]), where) if splits is not None else split
-            yield _read_row(path, where, image, _label_text(where, columns.label, label), chosen, stream)
+            yield _read_row(where, image, _label_text(where, columns.label, label), chosen, stream)
             number += 1
 
 
-def _read_row(path: Path, where: str, image: Any, label: str, split: SplitName, stream: IO[bytes]) -> Row:
+def _read_row(where: str, image: Any, label: str, split: SplitName, stream: IO[bytes]) -> Row:
     fields = image if isinstance(image, dict) else {"bytes": image}
     data, file = fields.get("bytes"), fields.get("path")
-    if isinstance(data, str):
-        data, file = None, data
-    if data is None and isinstance(file, str) and file:
-        name, found = locate(path.parent, file, where)
-        return Row(where, name, found, label, split)
+    if isinstance(data, str) or (data is None and file):  # a changed file would not change this one
+        raise DataError(
+            f"{where} has the path {quoted(data or file)} instead of an image; embed the images, or list the files in a"
+            " CSV file of paths and labels"
+        )
     if not isinstance(data, bytes):
         raise DataError(f"{where} has no image; fill it in, or remove the row")
     offset = stream.tell()
