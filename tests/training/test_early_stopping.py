@@ -109,7 +109,7 @@ def test_a_training_stops_and_keeps_its_best_weights(whole):
     assert list(validations) == list(range(10, stopped_at + 1, 10))
     assert best == min(validations, key=lambda step: validations[step]) == stopped_at - 20
     assert stopped_at == whole.steps_trained < whole.resolved.steps == 200, "the plan is kept"
-    assert evaluate_run(whole, "val").nll == pytest.approx(validations[best], rel=1e-5)
+    assert evaluate_run(whole, "val").raw_nll == pytest.approx(validations[best], rel=1e-5)
     trained = [line["step"] for line in whole.metrics() if line["event"] == "train"]
     assert trained == sorted({*range(7, stopped_at, 7), stopped_at}), "the last steps are logged too"
     test = whole.metrics()[-1]
@@ -217,7 +217,7 @@ def test_two_processes_stop_together(tmp_path, processes):
     assert run.resolved.class_weights is not None
     validations = {line["step"]: line["loss"] for line in run.metrics() if line["event"] == "val"}
     assert min(validations, key=lambda step: validations[step]) == results.best_step
-    assert evaluate_run(run, "val").nll == pytest.approx(validations[results.best_step], rel=1e-5)
+    assert evaluate_run(run, "val").raw_nll == pytest.approx(validations[results.best_step], rel=1e-5)
 
 
 def test_a_checkpoint_of_an_older_version_is_gone_on_with(tmp_path: Path):

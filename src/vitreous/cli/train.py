@@ -8,6 +8,7 @@ from typing import Annotated
 
 from typer import Argument, Exit, Option
 
+from vitreous.cli.find_lr import suggest_lr
 from vitreous.cli.options import (
     DataOption,
     DeviceOption,
@@ -26,8 +27,14 @@ def train(
     ] = None,
     data: DataOption = None,
     seed: SeedOption = None,
-    epochs: Annotated[float | None, Option(help="Passes over the training data.")] = None,
+    epochs: Annotated[float | None, Option(help="Passes over the training data; small sets: 10 steps each.")] = None,
     seconds: Annotated[float | None, Option(help="Train for about this long instead.")] = None,
+    early_stopping: Annotated[
+        int | None, Option(help="Stop after this many validations without improvement, and keep the best.")
+    ] = None,
+    keep: Annotated[str | None, Option(help="Which weights: last, or best on validation.")] = None,
+    class_weights: Annotated[str | None, Option(help="auto: images of rare classes count more.")] = None,
+    find_lr: Annotated[bool, Option("--find-lr", help="Train nothing: suggest a learning rate and plot why.")] = False,
     out: OutOption = None,
     settings: SetOption = None,
     config_file: Annotated[Path | None, Option("--config", help="A TOML file merged into the preset.")] = None,
@@ -54,6 +61,9 @@ def train(
     flags = {
         "train.epochs": epochs,
         "train.budget_seconds": seconds,
+        "train.early_stopping": early_stopping,
+        "train.keep": keep,
+        "train.class_weights": class_weights,
         "train.threads": threads,
         "train.compile": compile_ or None,
         "train.freeze": "backbone" if head_only else None,
@@ -63,6 +73,8 @@ def train(
     # the value of a setting is TOML, whose strings, numbers and booleans JSON writes alike
     given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in flags.items() if value is not None]
     settings = [*(settings or ()), *given]
+    if find_lr and (resume or processes > 1):
+        raise ConfigError("--find-lr tries a new model in one process: leave out --resume and --processes")
     if resume:
         unused = {"the preset": preset, "--data": data, "--seed": seed, "--config": config_file, "settings": settings}
         if named := [name for name, value in unused.items() if value not in (None, [])]:
@@ -79,6 +91,10 @@ def train(
         config = AutoRequest(data, tuple(settings), config_file, seed)
     else:
         config = configure(preset, file=config_file, settings=settings, data=data, seed=seed)
+    if find_lr:
+        arguments = {"": preset, "--data": data, "--seed": seed, "--config": config_file}
+        suggest_lr(config, settings, arguments, device, out, as_json)
+        return
     loggers = dict.fromkeys([*(log or ()), *(["tensorboard"] if tensorboard else ())])
     if processes > 1 and not is_launched(processes):
         raise Exit(run_in_processes(processes, sys.argv[1:]))
@@ -93,6 +109,7 @@ def train(
         line = f"{run.path}: trained on all images, without a test set"  # data.test_fraction=0
         if test is not None:
             accuracy = f"{test.accuracy:.2%} on the test set ({test.correct} of {test.count})"
-            line = f"{run.path}: {accuracy}, {test.train_seconds:.0f} s of training"
+            early = "" if run.steps_trained == run.resolved.steps else f", stopped early at step {run.steps_trained}"
+            line = f"{run.path}: {accuracy}, {test.train_seconds:.0f} s of training{early}"
         results = {} if test is None else test.model_dump(mode="json")
         print_result(line, value={"run": str(run.path), **results}, as_json=as_json)

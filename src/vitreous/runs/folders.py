@@ -24,10 +24,14 @@ def is_run(path: Path | str) -> bool:
 
 def new_run_path(config: Config, root: Path = Path("runs")) -> Path:
     """Return runs/mnist-vit, or the next free runs/mnist-vit-2, -3, …"""
+    return free_folder(root / run_name(config))
+
+
+def run_name(config: Config) -> str:
+    """Return the name of a run's folder: data and preset."""
     data = re.sub(r"[^A-Za-z0-9]+", "-", Path(config.data.name).stem).strip("-").lower()
     # a recipe that names its data already (mnist-fast) does not repeat it
-    stem = config.name if config.name.startswith(data) else f"{data}-{config.name}"
-    return free_folder(root / stem)
+    return config.name if config.name.startswith(data) else f"{data}-{config.name}"
 
 
 def is_taken(path: Path) -> bool:

@@ -20,8 +20,8 @@ Score = tuple[float, ...]  # the larger, the better; later entries break ties
 def score(evaluation: Evaluation, train: TrainConfig, class_weights: Sequence[float] | None = None) -> Score:
     """Return how good a validation is by `train.monitor`; classes count as they do in training.
 
-    The loss is the default because it moves with every image: the accuracy of 20 validation images has 21 values. Equal
-    accuracies are told apart by the loss.
+    The loss is the default because it moves with every image, while the accuracy of 20 validation images has 21 values.
+    Between equal accuracies the loss decides.
     """
     logits, labels = torch.from_numpy(evaluation.logits), torch.from_numpy(evaluation.labels)
     weights = None if class_weights is None else np.asarray(class_weights)[evaluation.labels]

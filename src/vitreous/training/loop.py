@@ -6,11 +6,9 @@ whose state checkpoints save: a run killed at any step and resumed ends with the
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +32,7 @@ from vitreous.training.callbacks import Callback, Callbacks, as_callbacks
 from vitreous.training.progress import Progress, make_progress
 from vitreous.training.restart import run_to_restart
 from vitreous.training.setup import open_or_create
+from vitreous.training.signals import deferred_signals
 from vitreous.training.step import Stepper, Weights
 
 
@@ -154,7 +153,7 @@ class Trainer:
         self.started = self.checkpointed = time.perf_counter()
         if not done and (hint := plan.hint(self.config, self.resolved)):
             progress.log(hint)
-        with _signals() as signals:
+        with deferred_signals() as signals:
             for step, epoch, indices in self.sampler.steps(done, done if self.best.is_exhausted else total):
                 loss, num_correct = self._guarded_step(step, epoch, indices)
                 done = step + 1
@@ -323,28 +322,3 @@ class Trainer:
 
 def _accuracy_in_words(test: TestResults | None) -> str:
     return f"test accuracy {test.accuracy:.2%} ({test.correct} of {test.count})" if test else "no test images"
-
-
-@dataclass
-class _Signals:
-    received: int | None = None
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[_Signals]:
-    """Turn the first Ctrl-C or SIGTERM into a flag that the loop checks between steps; a second one is immediate."""
-    state = _Signals()
-    if threading.current_thread() is not threading.main_thread():
-        yield state
-        return
-
-    def receive(number: int, _frame: object) -> None:
-        state.received = number
-        signal.signal(number, previous[signal.Signals(number)])
-
-    previous = {number: signal.signal(number, receive) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield state
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
