@@ -44,7 +44,7 @@ def configure_from_keywords(
     config = as_config(base)
     changes: dict[Keys, Any] = {}
     if isinstance(settings, Mapping):
-        changes |= {_known_path(config, tuple(name.split("."))): value for name, value in settings.items()}
+        changes |= {_known_path(config, tuple(str(name).split("."))): value for name, value in settings.items()}
     else:
         config = override(config, [settings] if isinstance(settings, str) else settings)
     for section, given in (sections or {}).items():
