@@ -93,7 +93,38 @@ def bombs() -> dict[str, Make]:
         ),
         "a WebP of 16,384×16,384": lambda: b"RIFF\x1a\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0" + b"\xff\x3f\0" * 2 + bytes(20),
         "a BMP of 60,000×60,000": lambda: b"BM" + bytes(12) + struct.pack("<Iii", 40, 60_000, -60_000) + bytes(40),
+        "a GIF of 65,535×65,535": lambda: b"GIF89a" + struct.pack("<HHBBB", 65_535, 65_535, 0, 0, 0) + bytes(50),
+        "a GIF whose first frame is 12,000×12,000": lambda: gif_frame(12_000),
+        "a TIFF of 60,000×60,000": lambda: tiff_header({256: 60_000, 257: 60_000, 258: 8, 259: 1, 262: 1, 273: (1, 8)}),
+        "a TIFF of four million strips": lambda: tiff_header({256: 8, 257: 8, 258: 8, 259: 1, 273: (4_000_000, 200)})
+        + bytes(16_000_000),
+        "a TIFF in tiles of 60,000×60,000": lambda: tiff_header(
+            {256: 8, 257: 8, 258: 8, 259: 8, 262: 1, 322: 60_000, 323: 60_000, 324: 8, 325: 9}
+        ),
+        "a TIFF of 300,000 pages": lambda: tiff_pages(300_000),
     }
+
+
+def gif_frame(side: int) -> bytes:
+    screen, frame = struct.pack("<HHBBB", 4, 4, 0, 0, 0), struct.pack("<HHHHB", 0, 0, side, side, 0)
+    return b"GIF89a" + screen + b"," + frame + b"\x02\x02\x4c\x01\0;"
+
+
+def tiff_header(tags: dict[int, int | tuple[int, int]]) -> bytes:
+    """Return a TIFF's header and first directory: 32-bit values, or (count, offset) of many."""
+    pairs = {tag: value if isinstance(value, tuple) else (1, value) for tag, value in tags.items()}
+    entries = [struct.pack("<HHII", tag, 4, *pairs[tag]) for tag in sorted(pairs)]
+    return b"II*\0" + struct.pack("<IH", 8, len(entries)) + b"".join(entries) + bytes(4) + bytes(500)
+
+
+def tiff_pages(count: int) -> bytes:
+    """Return a valid TIFF that is followed by empty directories, each of which names the next."""
+    first = bytearray(encode(Image.fromarray(GRADIENT), "TIFF"))
+    start = struct.unpack("<I", first[4:8])[0]
+    entries = struct.unpack("<H", first[start : start + 2])[0]
+    successor, end = start + 2 + 12 * entries, len(first)
+    first[successor : successor + 4] = struct.pack("<I", end)
+    return bytes(first) + b"".join(struct.pack("<HI", 0, end + 6 * (page + 1)) for page in range(count))
 
 
 def sides() -> dict[str, Make]:
@@ -197,8 +228,6 @@ def polyglots() -> dict[str, Make]:
         "a PNG, then 20 MB of zeros": lambda: image + bytes(20_000_000),
         "a JPEG, then a script": lambda: encode(Image.fromarray(GRADIENT), "JPEG") + b"<script>alert(1)</script>",
         "a PDF, then a PNG": lambda: b"%PDF-1.7\n" + image,
-        "GIF": lambda: encode(Image.fromarray(GRADIENT), "GIF"),
-        "TIFF": lambda: encode(Image.fromarray(GRADIENT), "TIFF"),
         "EPS": lambda: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 99 99\n",
         "PSD": lambda: b"8BPS\0\1" + bytes(100),
         "SVG": lambda: b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>',
@@ -227,6 +256,9 @@ def correct() -> dict[str, tuple[Make, np.ndarray]]:
         "one bit": (lambda: encode(bits, "PNG"), (GRADIENT > 100) * np.uint8(255)),
         "palette": (lambda: encode(palette, "PNG"), np.asarray(palette.convert("RGB"))),
         "16 bits": (lambda: encode(Image.fromarray(GRADIENT.astype(np.uint16) * 257), "PNG"), GRADIENT),
+        "GIF": (lambda: encode(gray, "GIF"), GRADIENT),
+        "TIFF, LZW": (lambda: encode(colours, "TIFF", compression="tiff_lzw"), COLOURS),
+        "TIFF of 16 bits": (lambda: encode(Image.fromarray(GRADIENT.astype(np.uint16) * 257), "TIFF"), GRADIENT),
         "WebP, lossless": (lambda: encode(colours, "WEBP", lossless=True), COLOURS),
         "transparent": (lambda: encode(Image.fromarray(transparent), "PNG"), np.full_like(GRADIENT, 255)),
         "CMYK": (lambda: encode(cmyk, "JPEG", quality=100), np.full((8, 8, 3), (255, 0, 0), np.uint8)),

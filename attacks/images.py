@@ -18,7 +18,7 @@ from vitreous.data.images import MAX_PIXELS
 
 TITLE = "image files"
 SECONDS = 30.0
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")
 INPUT, EXPECTED = "image", "expected.npy"
 _BASE_MEGABYTES = 128.0  # the file itself, up to 32 MB, in a few forms
 _BYTES_PER_PIXEL = 40  # of an image that is accepted, as serving/limits.py states

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from vitreous.comparison.from_runs import load_test_data
 from vitreous.comparison.mistakes import find_mistakes
@@ -24,6 +25,7 @@ from vitreous.inspection.from_run import look_at_run
 from vitreous.models import build
 from vitreous.runs import Run, load_run_data, require_same_data
 from vitreous.studies.grid import train_or_reuse
+from vitreous.training.setup import fit_to_data
 
 MODEL = ViTConfig(dim=16, depth=1, num_heads=2, mlp_dim=24, num_classes=2, image_size=(12, 12), patch_size=(4, 4))
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 12, 12), np.uint8)
@@ -113,3 +115,60 @@ def test_the_record_has_the_test_split_and_older_records_do_without(run: Run) ->
 def test_other_data_are_split_as_in_training(run: Run, tmp_path: Path) -> None:
     np.savez(tmp_path / "copy.npz", images=IMAGES, labels=LABELS)
     assert load_run_data(run, str(tmp_path / "copy.npz")).test.sha256 == run.record.data.test_sha256
+
+
+# --- folders -----------------------------------------------------------------------------------------------------
+
+
+def write_folder(root: Path, suffix: str) -> Path:
+    generator = np.random.default_rng(0)
+    for name in ("a", "b"):
+        (root / name).mkdir(parents=True)
+        for index in range(10):
+            size = tuple(generator.integers(10, 20, 2))
+            Image.fromarray(generator.integers(0, 256, size, np.uint8)).save(root / name / f"{index}{suffix}")
+    return root
+
+
+def trained_on(folder: Path, path: Path, **options: object) -> Run:
+    config = Config(name="run", model=MODEL, data=DataConfig(name=str(folder), **options))  # type: ignore[arg-type]
+    dataset = load_dataset(config.data, MODEL.divisor)
+    made = Run.create(path, fit_to_data(config, dataset), dataset, Preprocessing.for_dataset(dataset))
+    made.finish(build(made.config.model), None)
+    return Run.open(path)
+
+
+def test_a_run_has_its_own_size_and_fit(tmp_path: Path) -> None:
+    """The size was the median rounded to the patch, which only training knew."""
+    run = trained_on(write_folder(tmp_path / "images", ".png"), tmp_path / "run")
+    assert (run.preprocessing.image_size, run.preprocessing.fit) == ((16, 16), "crop")
+    assert run.config.data.image_size is None
+    dataset = load_run_data(run)
+    assert (dataset.image_size, dataset.fit) == ((16, 16), "crop")
+    assert load_dataset(run.config.data).image_size != (16, 16)
+    assert evaluate_run(run).count == len(dataset.test)
+
+
+def test_what_was_left_out_is_counted(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path / "images", ".png")
+    for index in range(120):
+        (folder / "a" / f"bad {index:03}.png").write_bytes(b"")
+    run = trained_on(folder, tmp_path / "run", skip_corrupt=True)
+    assert run.record.data.skipped == 120
+    assert run.record.data.skipped_names == tuple(f"a/bad {index:03}.png" for index in range(100))
+    assert len(load_run_data(run).skipped) == 120
+
+
+@pytest.mark.parametrize("suffix", [".png", ".jpg"])
+def test_a_run_of_an_earlier_version(tmp_path: Path, suffix: str) -> None:
+    """Its checksum is of pixels as that version resized them; the test images tell, unless they are JPEGs."""
+    run = trained_on(write_folder(tmp_path / "images", suffix), tmp_path / "run")
+    recorded: dict[str, object] = {"checksums": {"pixels and labels": "0" * 64}}
+    if suffix == ".jpg":
+        recorded["test_sha256"] = "0" * 64
+    run.record = run.record.replace(data=run.record.data.model_copy(update=recorded))
+    if suffix == ".png":
+        assert evaluate_run(run).count == run.record.data.images["test"]
+        (tmp_path / "images" / "a" / "0.png").unlink()
+    with pytest.raises(DataError, match=r"was trained by an earlier version, which read the images .* in another way"):
+        evaluate_run(run)

@@ -26,6 +26,7 @@ from vitreous.data import specs
 from vitreous.data.contact_sheet import contact_sheet
 from vitreous.data.datasets import DATASETS, Dataset, Split, describe, duplicates_between, fetch, load_dataset, verify
 from vitreous.data.npz import NpyError, read_npy
+from vitreous.data.preprocessing import Preprocessing
 from vitreous.data.splits import keep_per_class, split_indices
 from vitreous.downloads import cache
 from vitreous.downloads.cache import FileSet, PinnedFile
@@ -287,6 +288,86 @@ def test_several_sizes_are_resized_to_the_median(tmp_path: Path) -> None:
     assert load(tmp_path, image_size=(7, 9)).image_size == (7, 9)
 
 
+def test_the_default_size_is_a_multiple_of_the_patch_and_bounded(tmp_path: Path) -> None:
+    write_folder(tmp_path / "mixed", {"a": 3, "b": 3}, height=50, width=75)
+    picture(height=40, width=70).save(tmp_path / "mixed" / "a" / "other.png")
+    config = DataConfig(name=str(tmp_path / "mixed"))
+    assert load_dataset(config, multiple_of=(7, 8)).image_size == (49, 72)
+    assert load_dataset(config, multiple_of=(100, 200)).image_size == (100, 200)  # never less than one patch
+    large = tmp_path / "large"
+    write_folder(large, {"a": 2, "b": 2}, height=200, width=400)
+    data = load(large)
+    assert data.image_size == (64, 128)
+    assert data.fit == "stretch"
+    assert any("since 128 is the longest default side" in note for note in data.notes)
+    assert load(large, image_size=(300, 300)).image_size == (300, 300)
+
+
+def test_the_fit_is_decided_by_the_images(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"a": 3, "b": 3}, height=20, width=40)
+    assert load(tmp_path).fit == load(tmp_path, image_size=(10, 20)).fit == "stretch"
+    cropped = load(tmp_path, image_size=(12, 12))
+    assert cropped.fit == "crop"
+    assert "images of 20×40 resized to 12×12, cropped in the centre" in cropped.notes
+    for fit in ("stretch", "letterbox"):
+        data = load(tmp_path, image_size=(12, 12), fit=fit)
+        assert (data.fit, Preprocessing.for_dataset(data).fit) == (fit, fit)
+    assert load("digits", image_size=(20, 32)).fit == "stretch"  # images in memory: as before
+    letterboxed = load("digits", image_size=(20, 32), fit="letterbox").train.images
+    assert (letterboxed[..., :6] == 0).all()
+
+
+def test_all_bad_files_are_listed_at_once(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"a": 6, "b": 6})
+    (tmp_path / "a" / "empty.png").write_bytes(b"")
+    (tmp_path / "b" / "link.png").symlink_to(tmp_path / "gone.png")
+    with pytest.raises(DataError) as error:
+        load(tmp_path)
+    assert str(error.value) == (
+        f"2 of 14 files of {tmp_path} cannot be read: a/empty.png is empty; b/link.png is a link to a file that does"
+        " not exist: repair or remove them, or leave them out with --skip-corrupt (data.skip_corrupt)"
+    )
+    data = load(tmp_path, skip_corrupt=True)
+    assert data.skipped == ("a/empty.png", "b/link.png")
+    assert sum(len(split) for split in (data.train, data.val, data.test)) == 12
+    assert "2 files of 14 left out because they cannot be read, such as a/empty.png" in data.notes
+    for index in range(30):
+        (tmp_path / "a" / f"broken {index}.jpg").write_bytes(b"\xff\xd8\xff")
+    with pytest.raises(DataError, match=r"32 of 44 files .*broken 1\.jpg .*; and 22 more: repair or remove them"):
+        load(tmp_path)
+    assert len(load(tmp_path, skip_corrupt=True).skipped) == 32
+    for file in (tmp_path / "b").glob("*.png"):
+        file.unlink()
+        file.write_bytes(b"damaged")
+    with pytest.raises(DataError, match="no training image of class 'b'"):
+        load(tmp_path, skip_corrupt=True)
+
+
+def test_the_mess_of_archives_and_file_managers_is_noted(tmp_path: Path) -> None:
+    write_folder(tmp_path, {"a": 6, "b": 6})
+    for name in ("empty", "__MACOSX", ".git"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "__MACOSX" / "._0.png").write_bytes(b"x")
+    for name in (".DS_Store", "Thumbs.db", "a/Thumbs.db", "a/desktop.ini", "a/notes.txt", "labels.csv"):
+        (tmp_path / name).write_text("x")
+    data = load(tmp_path)
+    assert data.class_names == ("a", "b")
+    formats = "PNG, JPEG, WebP, BMP, GIF or TIFF"
+    assert data.notes[:3] == (
+        f"1 file in {tmp_path.name}/ beside the class folders left out, such as labels.csv",
+        f"no {formats} image in 'empty': left out, as no class",
+        f"1 file in {tmp_path.name}/ left out: no {formats} by its name",
+    )
+
+
+def test_class_names_in_any_script(tmp_path: Path) -> None:
+    names = ("Ελλάδα", "e\u0301cole", "数字", "العربية", "🦊", "한국어")
+    write_folder(tmp_path / "données 数", dict.fromkeys(names, 5))
+    data = load(tmp_path / "données 数")
+    assert set(data.class_names) == set(names)
+    assert data.train.paths[0].startswith(data.class_names[0])
+
+
 def test_a_test_image_that_is_in_the_training_set_is_reported(tmp_path: Path) -> None:
     write_folder(tmp_path / "train", {"a": 5, "b": 5})
     write_folder(tmp_path / "test", {"a": 2, "b": 2})
@@ -345,7 +426,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"found only 'a' \('b' has none\)"):
         load(tmp_path)
     (tmp_path / "b" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    with pytest.raises(DataError, match=r"broken\.png is not a PNG, .* or is damaged"):
+    with pytest.raises(DataError, match=r"1 of 3 files .* b/broken\.png is not a PNG, .*: repair or remove it"):
         load(tmp_path)
 
 

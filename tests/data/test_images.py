@@ -19,7 +19,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngImageFile
 from torch.nn import functional as F
 
-from vitreous.data.fitting import luma, to_channels
+from vitreous.data.fitting import fit_image, luma, to_channels
 from vitreous.data.images import convert, declared_extent, decode_image, from_pillow, image_extent
 from vitreous.errors import DataError
 
@@ -43,6 +43,16 @@ def png(width: int, height: int, *extra: bytes, depth: int = 8, colour: int = 0,
     return b"\x89PNG\r\n\x1a\n" + header + b"".join(extra) + body + chunk(b"IEND", b"")
 
 
+def tiff(tags: dict[int, int | tuple[int, int]], order: str = "<") -> bytes:
+    """Return the header of a TIFF: 32-bit values, or (count, offset) of many."""
+    entries = [
+        struct.pack(f"{order}HHII", tag, 4, *(value if isinstance(value, tuple) else (1, value)))
+        for tag, value in sorted(tags.items())
+    ]
+    head = (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(f"{order}IH", 8, len(entries))
+    return head + b"".join(entries) + bytes(4) + bytes(500)
+
+
 # --- honest files ------------------------------------------------------------------------------------------------
 
 
@@ -61,6 +71,65 @@ def test_webp_and_jpeg() -> None:
         assert np.abs(jpeg.astype(int) - smooth).max() <= 4
     lossy = encode(Image.fromarray(smooth), "WEBP", quality=90)
     assert np.abs(decode_image(lossy).pixels.astype(int) - smooth).max() <= 8
+
+
+@pytest.mark.parametrize("compression", [None, "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"])
+def test_tiff(compression: str | None) -> None:
+    options = {"compression": compression} if compression else {}
+    for pixels in (GRADIENT, COLOURS):
+        found = decode_image(encode(Image.fromarray(pixels), "TIFF", **options)).pixels
+        assert np.abs(found.astype(int) - np.atleast_3d(pixels)).max() <= (40 if compression == "jpeg" else 0)
+
+
+def test_deep_turned_and_many_paged_tiffs(tmp_path: Path) -> None:
+    deep = decode_image(encode(Image.fromarray(GRADIENT.astype(np.uint16) * 257), "TIFF"))
+    np.testing.assert_array_equal(deep.pixels[..., 0], GRADIENT)
+    assert deep.notes == ("16 bits per pixel reduced to 8",)
+    pages = [Image.fromarray(GRADIENT), Image.fromarray(255 - GRADIENT)]
+    several = decode_image(encode(pages[0], "TIFF", save_all=True, append_images=pages[1:]))
+    np.testing.assert_array_equal(several.pixels[..., 0], GRADIENT)
+    assert several.notes == ("only the first page of a TIFF of several is read",)
+    (tmp_path / "turned.tif").write_bytes(encode(Image.fromarray(GRADIENT), "TIFF", tiffinfo={274: 6}))
+    assert image_extent(tmp_path / "turned.tif") == (8, 12)
+    np.testing.assert_array_equal(decode_image(tmp_path / "turned.tif").pixels[..., 0], np.rot90(GRADIENT, -1))
+
+
+def test_the_first_frame_of_a_gif() -> None:
+    frames = [Image.new("RGB", (8, 6), (shade, 0, 0)) for shade in (250, 100, 10)]
+    animated = decode_image(encode(frames[0], "GIF", save_all=True, append_images=frames[1:]))
+    assert animated.pixels[..., 0].tolist() == [[250] * 8] * 6
+    assert animated.notes == ("only the first frame of an animated GIF is read",)
+    still = decode_image(encode(Image.fromarray(GRADIENT), "GIF"))
+    assert still.notes == ()
+    np.testing.assert_array_equal(still.pixels[..., 0], GRADIENT)
+
+
+@pytest.mark.parametrize("turn", range(1, 9))
+def test_a_jpeg_is_decoded_at_a_fraction_of_its_size(turn: int) -> None:
+    """At least twice the target, turned or not; and the picture is the same."""
+    smooth = np.add.outer(np.arange(400), np.arange(800)).astype(float)
+    pixels = (smooth / smooth.max() * 255).astype(np.uint8)
+    exif = Image.Exif()
+    exif[0x0112] = turn
+    data = encode(Image.fromarray(pixels), "JPEG", exif=exif)
+    target = (40, 80) if turn < 5 else (80, 40)
+    whole, part = decode_image(data), decode_image(data, target=target)
+    assert whole.extent == part.extent == whole.pixels.shape[:2]
+    assert part.pixels.shape[:2] == tuple(side // 4 for side in whole.pixels.shape[:2])
+    assert whole.digest == part.digest
+    shrunk = [fit_image(image.pixels, target, "stretch").astype(int) for image in (whole, part)]
+    assert np.abs(shrunk[0] - shrunk[1]).max() <= 2
+    assert decode_image(data, target=(300, 700)).pixels.shape == whole.pixels.shape
+
+
+def test_digests_are_of_pixels_but_of_the_bytes_of_jpegs() -> None:
+    image = Image.fromarray(COLOURS)
+    same = {decode_image(encode(image, kind)).digest for kind in ("PNG", "BMP", "TIFF")}
+    assert len(same) == 1
+    gray = Image.fromarray(GRADIENT)
+    assert decode_image(encode(gray, "PNG")).digest == decode_image(encode(gray.convert("RGB"), "PNG")).digest
+    jpeg = encode(image, "JPEG")
+    assert decode_image(jpeg).digest != decode_image(jpeg + b"\0").digest
 
 
 def test_a_jpeg_named_png_is_read_by_its_content(tmp_path: Path) -> None:
@@ -132,8 +201,19 @@ BOMBS = {
     "a JPEG of 5,000 scans": encode(Image.fromarray(GRADIENT), "JPEG") + b"\xff\xda" * 5000,
     "PSD": b"8BPS\0\1" + bytes(100),
     "EPS": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 99 99\n",
-    "GIF": b"GIF89a" + bytes(50),
-    "TIFF": b"II*\0" + bytes(50),
+    "a GIF of nothing": b"GIF89a" + bytes(50),
+    "a large GIF": b"GIF89a" + struct.pack("<HHBBB", 60_000, 60_000, 0, 0, 0) + bytes(50),
+    "a GIF whose frame is larger than its screen": (
+        b"GIF89a" + struct.pack("<HHBBB", 4, 4, 0, 0, 0) + b"!\xfe\x03abc\0"
+        + b"," + struct.pack("<HHHHB", 0, 0, 10_000, 10_000, 0) + b"\x02\x02\x4c\x01\0;"
+    ),
+    "a TIFF of nothing": b"II*\0" + bytes(50),
+    "a large TIFF": tiff({256: 50_000, 257: 50_000, 258: 8, 259: 1, 262: 1, 273: 8, 278: 50_000, 279: 1}),
+    "a TIFF of a million strips": tiff({256: 8, 257: 8, 258: 8, 259: 1, 262: 1, 273: (1_000_000, 8), 278: 1}),
+    "a TIFF in huge tiles": tiff({256: 8, 257: 8, 258: 8, 259: 8, 262: 1, 322: 60_000, 323: 60_000, 324: 8, 325: 9}),
+    "a TIFF with JPEG 2000 inside": tiff({256: 8, 257: 8, 258: 8, 259: 34712, 262: 1, 273: 8, 278: 8, 279: 9}),
+    "a TIFF of floats": tiff({256: 8, 257: 8, 258: 32, 259: 1, 262: 1, 273: 8, 278: 8, 279: 256, 339: 3}),
+    "BigTIFF": b"II+\0\x08\0\0\0" + bytes(50),
     "nothing": b"",
     "zero pixels": png(0, 4),
 }  # fmt: skip
@@ -199,7 +279,7 @@ def test_a_camera_jpeg_with_a_second_image_inside() -> None:
     assert decode_image(both).pixels[..., 0].mean() == pytest.approx(200, abs=3)
 
 
-@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP"])
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF"])
 def test_truncated_files_are_refused(kind: str) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     whole = encode(Image.fromarray(noise), kind)
@@ -208,7 +288,7 @@ def test_truncated_files_are_refused(kind: str) -> None:
             decode_image(whole[: len(whole) * percent // 100])
 
 
-@given(data=st.data(), kind=st.sampled_from(["PNG", "JPEG", "WEBP", "BMP"]))
+@given(data=st.data(), kind=st.sampled_from(["PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF"]))
 def test_flipped_bytes_give_an_image_or_a_data_error(data: st.DataObject, kind: str) -> None:
     whole = bytearray(encode(Image.fromarray(COLOURS), kind))
     for _ in range(data.draw(st.integers(1, 4))):
@@ -217,7 +297,10 @@ def test_flipped_bytes_give_an_image_or_a_data_error(data: st.DataObject, kind: 
         assert decode_image(bytes(whole)).pixels.dtype == np.uint8
 
 
-@given(st.binary(max_size=100), st.sampled_from([b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"RIFF....WEBP", b"BM"]))
+MAGIC = [b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"RIFF....WEBP", b"BM", b"GIF89a", b"II*\0", b"MM\0*"]
+
+
+@given(st.binary(max_size=100), st.sampled_from(MAGIC))
 def test_random_bytes_after_a_valid_magic_number(rest: bytes, magic: bytes) -> None:
     with pytest.raises(DataError):
         decode_image(magic + rest)

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.config import ViTConfig
-from vitreous.errors import ConfigError
+from vitreous.config import CNNConfig, ViTConfig
+from vitreous.errors import ConfigError, DataError
+from vitreous.models import build
+from vitreous.models.fast.inference import infer
 from vitreous.models.variants import sincos_2d
 from vitreous.models.vit import Attention, ViT, patchify
 
@@ -286,6 +289,22 @@ def test_fitting_leaves_a_fitting_image_alone(fit: str, make: Callable[[ViTConfi
 def test_a_patch_that_does_not_divide_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"patch_size=5×5 does not divide the images of 28×28.*2, 4, 7, 14, 28.*pad"):
         ViT(ViTConfig(patch_size=7).replace(patch_size=5))
+
+
+@pytest.mark.parametrize("fit", ["exact", "pad", "resize"])
+@pytest.mark.parametrize("shape", [(2, 1, 24, 12), (2, 1, 12, 11), (2, 3, 12, 12), (1, 12, 12), (1, 1, 13, 12)])
+def test_images_of_another_size_are_refused(fit: str, shape: tuple[int, ...]) -> None:
+    config = SMALL.replace(fit=fit, channels=1, image_size=(12, 12))
+    sentence = r"got images of shape .* expected \(B, 1, 12, 12\)"
+    for model in (ViT(config), build(config), build(config.replace(pool="mean"))):
+        for call in (model.eval(), partial(infer, model)):
+            with torch.inference_mode(), pytest.raises(DataError, match=sentence):
+                call(torch.zeros(shape))
+
+
+def test_the_cnn_refuses_images_of_another_size() -> None:
+    with pytest.raises(DataError, match=r"shape \(2, 1, 30, 28\); expected \(B, 1, 28, 28\)"):
+        build(CNNConfig())(torch.zeros(2, 1, 30, 28))
 
 
 # --- training ------------------------------------------------------------------------------------------------

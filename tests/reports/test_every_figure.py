@@ -31,7 +31,7 @@ from vitreous.inspection import sheets
 from vitreous.inspection.figures import draw_figures
 from vitreous.inspection.subject import ModelInput, examine_models
 from vitreous.models import ViT
-from vitreous.reports import figures, text_width
+from vitreous.reports import figures, fonts, text_width
 from vitreous.reports.colors import model_styles
 from vitreous.reports.confusion import MOST_DRAWN, draw_confusion
 from vitreous.reports.tiles import draw_tiles
@@ -163,6 +163,8 @@ def drawn_by(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
         assert x + text_width.text_width(text, 9) <= canvas.png.width / 2
         write(canvas, x, y, text, color, width)
 
+    monkeypatch.setattr(fonts, "_installed", list)  # letters that DejaVu lacks: boxes on every machine
+    fonts.fallback_fonts.cache_clear()
     write = sheets._Canvas.text
     monkeypatch.setattr(sheets._Canvas, "text", check_sheet)
     monkeypatch.setattr(Figure, "savefig", check)

@@ -18,6 +18,11 @@ OutOption = Annotated[Path | None, Option("--out", "-o", help="Where to write; d
 DataOption = Annotated[
     str | None, Option("--data", help="mnist, fashion-mnist, cifar10, digits, a folder or FILE.npz.")
 ]
+FitOption = Annotated[
+    str | None,
+    Option("--fit", help="Images of another shape: stretch, crop or letterbox; default: by the data."),
+]
+SkipCorruptOption = Annotated[bool, Option("--skip-corrupt", help="Leave out files that cannot be read.")]
 SplitOption = Annotated[str, Option(help="train, val or test.")]
 SeedOption = Annotated[int | None, Option("--seed", help="The seed of everything random.", min=0, max=2**31 - 1)]
 JsonOption = Annotated[bool, Option("--json", help="Print JSON.")]

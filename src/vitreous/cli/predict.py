@@ -13,7 +13,7 @@ from vitreous.cli.output import print_result
 
 
 def predict(
-    images: Annotated[list[Path], Argument(help="Image files: PNG, JPEG, WebP or BMP, any size.")],
+    images: Annotated[list[Path], Argument(help="Image files: PNG, JPEG, WebP, BMP, GIF or TIFF, any size.")],
     run: RunOption = None,
     as_json: JsonOption = False,
 ) -> None:

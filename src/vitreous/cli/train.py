@@ -11,9 +11,11 @@ from typer import Argument, Exit, Option
 from vitreous.cli.options import (
     DataOption,
     DeviceOption,
+    FitOption,
     OutOption,
     SeedOption,
     SetOption,
+    SkipCorruptOption,
 )
 from vitreous.errors import ConfigError
 
@@ -21,6 +23,8 @@ from vitreous.errors import ConfigError
 def train(
     preset: Annotated[str | None, Argument(help="A preset (`vitreous presets`).")] = None,
     data: DataOption = None,
+    fit_images: FitOption = None,
+    skip_corrupt: SkipCorruptOption = False,
     seed: SeedOption = None,
     epochs: Annotated[float | None, Option(help="Passes over the training data.")] = None,
     seconds: Annotated[float | None, Option(help="Train for about this long instead.")] = None,
@@ -45,6 +49,8 @@ def train(
     from vitreous.training.lost_ranks import RankLost
 
     flags = {
+        "data.fit": fit_images,
+        "data.skip_corrupt": skip_corrupt or None,
         "train.epochs": epochs,
         "train.budget_seconds": seconds,
         "train.threads": threads,

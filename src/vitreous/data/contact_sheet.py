@@ -11,7 +11,7 @@ from vitreous.data.datasets import Dataset
 from vitreous.data.splits import keep_per_class
 from vitreous.downloads.files import atomic_write_bytes
 from vitreous.errors import DataError
-from vitreous.reports.figures import figure_style
+from vitreous.reports.figures import figure_style, save_figure
 from vitreous.reports.formats import by
 from vitreous.reports.text_width import shorten_to, text_width
 
@@ -67,7 +67,7 @@ def contact_sheet(dataset: Dataset, path: Path) -> None:
             note = shorten_to(note, 96 * (size[0] - left - MARGIN), 8)
             _write(axes, left, bottom + 0.25 + 0.2 * line, note, color=SOFT, size=8)
         buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=150)
+        save_figure(figure, buffer, format="png", dpi=150)
     try:
         atomic_write_bytes(path, buffer.getvalue())
     except OSError as error:

@@ -79,10 +79,10 @@ def _resize(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     if pixels.shape[:2] == size:
         return pixels
     image = Image.fromarray(np.ascontiguousarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels))
-    # in two steps: in one, Pillow chooses which axis comes first, and not every version chooses the same
-    across = image.resize((size[1], image.height), Image.Resampling.BILINEAR)
-    resized = np.asarray(across.resize((size[1], size[0]), Image.Resampling.BILINEAR))
-    return resized.reshape(*size, pixels.shape[2])
+    # one axis at a time: in one call, versions of Pillow differ in which comes first
+    for shape in ((size[1], pixels.shape[0]), (size[1], size[0])):
+        image = image.resize(shape, Image.Resampling.BILINEAR)
+    return np.asarray(image).reshape(*size, pixels.shape[2])
 
 
 def to_channels(pixels: np.ndarray, channels: int) -> np.ndarray:

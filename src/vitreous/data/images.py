@@ -100,7 +100,7 @@ def image_extent(
 ) -> tuple[int, int]:
     """Return (height, width) as displayed, from the header alone; of a part of a file where an offset is given."""
     name = name or str(path)
-    with _reading(name), open_plain(Path(path)) as stream:
+    with _reading(path, name), open_plain(Path(path)) as stream:
         too_large = os.fstat(stream.fileno()).st_size > MAX_FILE_BYTES
         part: IO[bytes] = stream
         if offset or size is not None or too_large:  # a larger file is refused once it is decoded
@@ -123,7 +123,7 @@ def read_image_file(
     path: Path | str, name: str, offset: int = 0, size: int | None = None, max_bytes: int = MAX_FILE_BYTES
 ) -> bytes:
     """Return the bytes of an image file, or of a part of a file; one byte too many where it is too large."""
-    with _reading(name), open_plain(Path(path)) as stream:
+    with _reading(path, name), open_plain(Path(path)) as stream:
         rest = os.fstat(stream.fileno()).st_size - offset if size is None else size
         stream.seek(offset)
         return stream.read(max(0, min(rest, max_bytes + 1)))  # not more: `read` would allocate all that it is given
@@ -134,12 +134,14 @@ class UnreadableError(DataError):
 
 
 @contextlib.contextmanager
-def _reading(name: str) -> Iterator[None]:
+def _reading(path: Path | str, name: str) -> Iterator[None]:
     try:
         yield
     except IsADirectoryError:
         raise DataError(f"{name} is a folder; expected an image file") from None
     except FileNotFoundError:
+        if os.path.islink(path):
+            raise DataError(f"{name} is a link to a file that does not exist") from None
         raise DataError(f"there is no file {name}") from None
     except OSError as error:
         raise UnreadableError(f"cannot read {name}: {error.strerror or error}") from None

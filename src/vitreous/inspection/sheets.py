@@ -19,7 +19,7 @@ from vitreous.inspection.pictures import Picture, border_path, color_values, dat
 from vitreous.reports.colors import light
 from vitreous.reports.figures import DrawnFigure
 from vitreous.reports.formats import number, percent
-from vitreous.reports.text_width import figure_font, shorten_to, text_width
+from vitreous.reports.text_width import draw_line, shorten_to, text_width
 
 _GAP, _MARGIN, _LINE, _FONT = 16, 16, 16, 12
 _POINTS = 9  # of _FONT
@@ -55,7 +55,7 @@ class _Canvas:
         """Write one line, shortened to `width`."""
         text = shorten_to(text, width, _POINTS)
         self.svg.append(f'<text x="{x}" y="{y + _FONT}" fill="{light(color)}">{escape(text)}</text>')
-        self.draw.text((x * _DENSITY, y * _DENSITY), text, font=figure_font(11 * _DENSITY), fill=light(color))
+        draw_line(self.draw, x * _DENSITY, y * _DENSITY, text, 11 * _DENSITY, light(color))
 
     def rectangle(self, x: int, y: int, width: int, height: int, color: str) -> None:
         self.svg.append(f'<rect x="{x}" y="{y}" width="{width}" height="{height}" fill="{color}"/>')

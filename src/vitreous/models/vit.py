@@ -203,7 +203,6 @@ class ViT(nn.Module):
 
     def embed(self, images: Tensor) -> Tensor:
         """z_0 = [x_class; x_p¹E; …; x_pᴺE] + E_pos (Eq. 1)."""
-        check_input(images, self.config)
         x = self.fit(self.stem(images) if self.stem is not None else images)
         return self.drop(self.add_class_token_and_positions(self.patch_embed(x)))
 
@@ -241,6 +240,7 @@ class ViT(nn.Module):
         `head_mask` (depth, H) multiplies each head's output; 0 removes the head. `patch_mask` (B or 1, patches),
         boolean: False removes the patch, so that no token attends to it and no pooling counts it.
         """
+        check_input(images, self.config)
         x = self.embed(images)
         key_mask = None if patch_mask is None else self.token_mask(patch_mask)  # (B or 1, N)
         if taps is not None:

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
 from vitreous.reports.colors import THEME
+from vitreous.reports.fonts import fallback_fonts, family_of, missing_letters
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,17 +68,28 @@ def figure_style(name: str, width: float, height: float) -> Iterator[Figure]:
         matplotlib.rc_context({"svg.hashsalt": name}, fname=_STYLE),  # the same figure gives the same file
         warnings.catch_warnings(),
     ):
-        # a class named in a script that DejaVu lacks: empty boxes in the PNG; the page uses the reader's fonts
+        # while the layout is measured; `save_figure` has a font for every letter
         warnings.filterwarnings("ignore", message="Glyph .* missing from|Matplotlib currently does not support")
         figure = Figure(figsize=(width / 96, height / 96), dpi=96, layout="constrained")
         FigureCanvasAgg(figure)
         yield figure
 
 
+def save_figure(figure: Figure, target: IO[Any], **options: Any) -> None:
+    """Write a figure, inside its `figure_style`, with a font for every letter that it has."""
+    from matplotlib.text import Text
+
+    texts = [text for text in figure.findobj(Text) if missing_letters([text.get_text()])]
+    others = [family_of(path) for path in fallback_fonts(missing_letters(text.get_text() for text in texts))]
+    for text in texts:
+        text.set_fontfamily(["sans-serif", *others])
+    figure.savefig(target, **options)
+
+
 def finish_figure(figure: Figure, name: str, *, alt: str = "", caption: str = "") -> DrawnFigure:
     """Render a figure, inside its `figure_style`."""
     svg, png = io.StringIO(), io.BytesIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
+    save_figure(figure, svg, format="svg", metadata={"Date": None, "Creator": None, "Type": None, "Format": None})
     figure.set_layout_engine("none")  # already laid out; a second pass would cost as much as the first
-    figure.savefig(png, format="png", dpi=192, metadata={"Software": None})
+    save_figure(figure, png, format="png", dpi=192, metadata={"Software": None})
     return DrawnFigure(name, svg.getvalue(), png.getvalue(), alt, caption)

@@ -28,6 +28,7 @@ def infer(model: nn.Module, images: Tensor) -> Tensor:
     if not _has_torch_layers(model) or torch.is_grad_enabled() or images.device.type != "cpu":
         return model(images)
     assert isinstance(model, FastViT)
+    check_input(images, model.config)
     threads = torch.get_num_threads()
     if threads % 2 == 0 and len(images) * model.config.num_tokens >= 2 * _CACHED_TOKENS:
         # as fast as all cores on every operation, and up to 1.4 times as fast on a noisy machine (docs/log.md)
@@ -54,7 +55,6 @@ def _embed(model: FastViT, images: Tensor) -> Tensor:
     """Return `model.embed(images)`; for one image, patchify and a product take a third of the convolution's time."""
     if model.stem is not None or len(images) != 1:
         return model.embed(images)
-    check_input(images, model.config)
     projection = model.patch_embed.proj
     patches = patchify(model.fit(images), model.patch_embed.patch_size)
     return model.add_class_token_and_positions(F.linear(patches, projection.weight.flatten(1), projection.bias))

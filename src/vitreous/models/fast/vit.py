@@ -12,6 +12,7 @@ from torch import Tensor
 
 from vitreous.config import ViTConfig
 from vitreous.models.fast.attention import fused_attention_is_faster, packed_attention
+from vitreous.models.input import check_input
 from vitreous.models.vit import Attention, Block, Taps, ViT
 
 
@@ -103,6 +104,7 @@ class FastViT(ViT):
     ) -> Tensor:
         if not self.reads_first_token or taps is not None or head_mask is not None or patch_mask is not None:
             return super().forward(images, taps, head_mask=head_mask, patch_mask=patch_mask)
+        check_input(images, self.config)
         x = self.embed(images)
         for block in self.blocks[:-1]:
             x = block(x)

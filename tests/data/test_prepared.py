@@ -1,0 +1,321 @@
+"""Prepared copies: made once, mapped afterwards, keyed by the files, made again when damaged, bounded in size."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitreous.config import DataConfig
+from vitreous.data import prepare, prepared, workers
+from vitreous.data.datasets import Dataset, load_dataset
+from vitreous.data.preprocessing import Preprocessing
+from vitreous.errors import DataError
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("VITREOUS_PREPARED", str(tmp_path / "copies"))
+    return tmp_path / "copies"
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return write_photos(tmp_path / "photos")
+
+
+def write_photos(root: Path, count: int = 12, colour: bool = True, suffix: str = ".png") -> Path:
+    for name in ("cat", "dog"):
+        (root / name).mkdir(parents=True)
+        for index in range(count):
+            height, width = RNG.integers(20, 40, 2)
+            pixels = RNG.integers(0, 256, (height, width, 3), dtype=np.uint8)
+            Image.fromarray(pixels if colour else pixels[..., 0]).save(root / name / f"{index}{suffix}")
+    return root
+
+
+def load(root: Path, **options: object) -> Dataset:
+    return load_dataset(DataConfig(name=str(root), **options))  # type: ignore[arg-type]
+
+
+def everything(dataset: Dataset) -> list[np.ndarray]:
+    return [split.images.numpy().copy() for split in (dataset.train, dataset.val, dataset.test)]
+
+
+def assert_equal(first: Dataset, second: Dataset) -> None:
+    for one, other in zip(everything(first), everything(second), strict=True):
+        np.testing.assert_array_equal(one, other)
+    for name in ("train", "val", "test"):
+        one, other = getattr(first, name), getattr(second, name)
+        assert (one.paths, one.digests, one.labels.tolist()) == (other.paths, other.digests, other.labels.tolist())
+    assert (first.class_names, first.checksums, first.fit) == (second.class_names, second.checksums, second.fit)
+
+
+# --- the second start --------------------------------------------------------------------------------------------
+
+
+def test_the_second_start_decodes_nothing(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = load(photos)
+    for name in ("decode", "measure"):
+        monkeypatch.setattr(prepare, name, None)
+    second = load(photos)
+    assert_equal(first, second)
+    assert second.notes == first.notes
+    os.chdir(photos.parent)
+    assert_equal(first, load(Path("photos")))  # however it is written
+
+
+def test_the_pixels_are_those_of_prediction(photos: Path) -> None:
+    for suffix in (".jpg", ".gif", ".tif"):
+        Image.fromarray(RNG.integers(0, 256, (300, 200, 3), dtype=np.uint8)).save(photos / "cat" / f"large{suffix}")
+    for options in ({}, {"image_size": 16}, {"fit": "letterbox", "image_size": (9, 14)}, {"channels": 1}):
+        dataset = load(photos, **options)
+        preprocessing = Preprocessing.for_dataset(dataset)
+        assert preprocessing.fit == dataset.fit
+        for split in (dataset.train, dataset.val, dataset.test):
+            for image, path in zip(split.images, split.paths, strict=True):
+                np.testing.assert_array_equal(image, preprocessing.prepare(photos / path).pixels)
+
+
+def test_a_run_finds_the_copy_that_training_made(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the size and the fit that were decided, without a look at the images."""
+    dataset = load(photos)
+    for name in ("decode", "measure"):
+        monkeypatch.setattr(prepare, name, None)
+    assert_equal(dataset, load(photos, image_size=dataset.image_size, fit=dataset.fit))
+
+
+def test_splits_are_rows_of_one_mapped_file(photos: Path) -> None:
+    dataset = load(photos)
+    assert dataset.train.store.data_ptr() == dataset.test.store.data_ptr()
+    indices = torch.tensor([3, 0, 5])
+    assert torch.equal(dataset.train.batch(indices), dataset.train.images[indices])
+    assert torch.equal(torch.cat(list(dataset.train.batches(4))), dataset.train.images)
+    assert torch.equal(dataset.train.image(2), dataset.train.images[2])
+    before = everything(load(photos))
+    dataset.train.store[:] = 0  # of this process alone
+    for one, other in zip(before, everything(load(photos)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_gray_and_colour(tmp_path: Path) -> None:
+    """Whichever comes first, and gray stored in colour: as one channel where all are gray."""
+    gray = write_photos(tmp_path / "gray", 3, colour=False)
+    Image.open(gray / "cat" / "1.png").convert("RGB").save(gray / "cat" / "1.png")
+    assert load(gray, image_size=8).channels == 1
+    Image.fromarray(np.full((9, 9, 3), (200, 10, 10), np.uint8)).save(gray / "dog" / "zzz.png")
+    mixed = load(gray, image_size=8, fit="stretch")
+    assert mixed.channels == 3
+    for image, path in zip(mixed.train.images, mixed.train.paths, strict=True):
+        if "zzz" not in path:
+            expected = Preprocessing.for_dataset(load(gray, image_size=8, fit="stretch", channels=1))
+            assert torch.equal(image[0], image[2])
+            np.testing.assert_array_equal(image[:1], expected.prepare(gray / path).pixels)
+
+
+# --- what makes another copy -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("change", ["content", "time", "name", "new", "gone", "class", "size", "fit", "channels"])
+def test_a_change_is_noticed(photos: Path, copies: Path, change: str) -> None:
+    before = load(photos, image_size=10, fit="stretch")
+    (made,) = prepared.list_copies()
+    file, options = photos / "cat" / "3.png", {"image_size": 10, "fit": "stretch"}
+    stamp = file.stat()
+    if change == "content":  # of the same size and time
+        Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(file)
+        with file.open("ab") as stream:
+            stream.write(bytes(max(0, stamp.st_size - file.stat().st_size)))
+        os.utime(file, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    elif change == "time":
+        os.utime(file, ns=(0, 0))
+    elif change == "name":
+        file.rename(file.with_name("other.png"))
+    elif change == "new":
+        shutil.copy(file, file.with_name("other.png"))
+    elif change == "gone":
+        file.unlink()
+    elif change == "class":
+        (photos / "cat").rename(photos / "lion")
+    else:
+        options |= {"size": {"image_size": 12}, "fit": {"fit": "crop"}, "channels": {"channels": 1}}[change]  # type: ignore[operator, arg-type]
+    after = load(photos, **options)
+    assert len(prepared.list_copies()) == 2
+    assert made.folder.exists()
+    if change == "content":
+        assert before.checksums != after.checksums
+    if change in ("size", "fit", "channels", "time"):
+        assert before.checksums == after.checksums, "of the source images, whatever they are converted to"
+
+
+# --- damage, interruption, several processes ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("damage", ["pixel", "truncated", "record", "empty record", "no pixels", "no record"])
+def test_a_damaged_copy_is_made_again(photos: Path, damage: str) -> None:
+    before = load(photos)
+    expected = everything(before)  # a mapped file that is damaged in place changes under its readers
+    (copy,) = prepared.list_copies()
+    pixels, record = copy.folder / prepared.PIXELS, copy.folder / prepared.CONTENT
+    if damage == "pixel":
+        data = bytearray(pixels.read_bytes())
+        data[-100] ^= 1
+        stamp = pixels.stat()
+        pixels.write_bytes(data)
+        os.utime(pixels, ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
+    elif damage == "truncated":
+        pixels.write_bytes(pixels.read_bytes()[:-1])
+    elif damage == "record":
+        record.write_text(record.read_text().replace('"cat/3.png"', '"cat/4.png"'))
+    elif damage == "empty record":
+        record.write_text("")
+    elif damage == "no pixels":
+        pixels.unlink()
+    else:
+        record.unlink()
+    again = load(photos)
+    for one, other in zip(expected, everything(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert (again.train.paths, again.test.sha256) == (before.train.paths, before.test.sha256)
+    noted = "the prepared copy of these images was damaged and has been made again"
+    assert (noted in again.notes) == (damage not in ("no pixels", "no record"))
+    assert load(photos).notes == before.notes
+
+
+def test_a_large_copy_is_trusted_while_its_size_and_time_stay(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared, "ALWAYS_HASHED", 100)
+    expected = everything(load(photos))
+    (copy,) = prepared.list_copies()
+    pixels = copy.folder / prepared.PIXELS
+    data = bytearray(pixels.read_bytes())
+    data[-100] ^= 1
+    pixels.write_bytes(data)
+    os.utime(pixels, ns=(0, json.loads((copy.folder / prepared.CONTENT).read_text())["time"]))
+    assert sum((a != b).sum() for a, b in zip(expected, everything(load(photos)), strict=True)) == 1
+    os.utime(pixels)
+    for one, other in zip(expected, everything(load(photos)), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+SCRIPT = """
+import sys
+from vitreous.config import DataConfig
+from vitreous.data.datasets import load_dataset
+dataset = load_dataset(DataConfig(name=sys.argv[1], image_size=int(sys.argv[2]), fit="crop"))
+print(len(dataset.train), dataset.test.sha256)
+"""
+
+
+def test_killed_at_any_moment_nothing_wrong_is_left(tmp_path: Path, copies: Path) -> None:
+    photos = write_photos(tmp_path / "many", 300)
+    expected = load(photos, image_size=64, fit="crop")
+    shutil.rmtree(copies)
+    for delay in (0.0, 0.15, 0.5, 1.0):
+        process = subprocess.Popen([sys.executable, "-c", SCRIPT, str(photos), "64"], stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while not copies.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert_equal(expected, load(photos, image_size=64, fit="crop"))
+    prepared.make_room(copies / "none")
+    assert not list(copies.glob("*.part")), "leftovers of killed processes are removed"
+
+
+def test_interrupted_it_leaves_nothing(photos: Path, copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(items, target):  # type: ignore[no-untyped-def]
+        for index, image in enumerate(workers.decode(items, target)):
+            if index == 5:
+                raise KeyboardInterrupt
+            yield image
+
+    monkeypatch.setattr(prepare, "decode", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load(photos)
+    assert not [entry for entry in copies.iterdir() if entry.is_dir()]
+
+
+def test_two_processes_at_once(tmp_path: Path, copies: Path) -> None:
+    photos = write_photos(tmp_path / "many", 100)
+    command = [sys.executable, "-c", SCRIPT, str(photos), "32"]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    first, second = (process.communicate(timeout=120)[0] for process in both)
+    assert first == second != ""
+    assert len(prepared.list_copies()) == 1
+
+
+@pytest.mark.parametrize("obstacle", ["a file", "no permission"])
+def test_an_unwritable_cache(photos: Path, copies: Path, obstacle: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = load(photos)
+    shutil.rmtree(copies)
+    if obstacle == "a file":
+        copies.write_text("not a folder")
+    else:
+
+        def refuse(path: Path, *_: object, **__: object) -> None:
+            raise PermissionError(13, "Permission denied", str(path))
+
+        make = Path.mkdir
+        monkeypatch.setattr(Path, "mkdir", lambda path, *a, **k: (refuse if path == copies else make)(path, *a, **k))
+    assert_equal(expected, load(photos))
+
+
+def test_a_full_disk_is_one_sentence(photos: Path, copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(10**9, 10**9, 5000))  # type: ignore[attr-defined]
+    with pytest.raises(DataError, match=r"24 images in 50×50 pixels need .* on the disk, and .* are free in .*copies"):
+        load(photos, image_size=50)
+
+
+# --- the bound ---------------------------------------------------------------------------------------------------
+
+
+def test_the_least_recently_used_copies_make_room(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for age, size in enumerate((20, 21, 22)):
+        load(photos, image_size=size)
+        newest = max(prepared.list_copies(), key=lambda copy: copy.used)
+        os.utime(newest.folder, (1000 + age, 1000 + age))
+    load(photos, image_size=20)  # used again
+    one = max(copy.bytes for copy in prepared.list_copies())
+    monkeypatch.setenv(prepared.LIMIT_VARIABLE, str(3.2 * one / 1e9))
+    load(photos, image_size=23)
+    shapes = [np.load(copy.folder / prepared.PIXELS, mmap_mode="r").shape[-1] for copy in prepared.list_copies()]
+    assert sorted(shapes) == [20, 22, 23]
+    monkeypatch.setenv(prepared.LIMIT_VARIABLE, "0")
+    load(photos, image_size=24)
+    (left,) = prepared.list_copies()
+    assert np.load(left.folder / prepared.PIXELS, mmap_mode="r").shape[-1] == 24
+    assert prepared.remove_all() == (1, left.bytes)
+    assert prepared.list_copies() == []
+
+
+def test_a_limit_that_is_no_number(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(prepared.LIMIT_VARIABLE, "lots")
+    with pytest.raises(DataError, match="VITREOUS_PREPARED_GB is 'lots'; expected a number of gigabytes"):
+        load(photos)
+
+
+def test_a_copy_that_is_to_be_kept(photos: Path, copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = prepared.Content(["a"], ["x"], [0], ["train"], ["00"], keep=True)
+    with prepared.new_copy(copies / ("0" * 32), (4, 5)) as writer:
+        writer.append(np.ones((1, 4, 5), np.uint8), is_gray=True)
+        writer.finish(content)
+    monkeypatch.setenv(prepared.LIMIT_VARIABLE, "0")
+    load(photos, image_size=24)
+    assert [copy.keep for copy in prepared.list_copies()] == [False, True]
+    copy = prepared.open_copy(copies / ("0" * 32))
+    assert copy is not None
+    assert (copy.pixels == 1).all()
+    assert json.loads((copies / ("0" * 32) / prepared.CONTENT).read_text())["shape"] == [1, 1, 4, 5]
