@@ -96,8 +96,9 @@ def bombs() -> dict[str, Make]:
         "a GIF of 65,535×65,535": lambda: b"GIF89a" + struct.pack("<HHBBB", 65_535, 65_535, 0, 0, 0) + bytes(50),
         "a GIF whose first frame is 12,000×12,000": lambda: gif_frame(12_000),
         "a TIFF of 60,000×60,000": lambda: tiff_header({256: 60_000, 257: 60_000, 258: 8, 259: 1, 262: 1, 273: (1, 8)}),
-        "a TIFF of four million strips": lambda: tiff_header({256: 8, 257: 8, 258: 8, 259: 1, 273: (4_000_000, 200)})
-        + bytes(16_000_000),
+        "a TIFF of four million strips": lambda: (
+            tiff_header({256: 8, 257: 8, 258: 8, 259: 1, 273: (4_000_000, 200)}) + bytes(16_000_000)
+        ),
         "a TIFF in tiles of 60,000×60,000": lambda: tiff_header(
             {256: 8, 257: 8, 258: 8, 259: 8, 262: 1, 322: 60_000, 323: 60_000, 324: 8, 325: 9}
         ),

@@ -61,7 +61,9 @@ class PredictRequest(Request):
 
 class PredictForm(BaseModel):
     # multipart.py parses this one
-    image: list[bytes] = Field(min_length=1, max_length=Limits.most_images, description="PNG, JPEG, WebP, BMP, GIF or TIFF files")
+    image: list[bytes] = Field(
+        min_length=1, max_length=Limits.most_images, description="PNG, JPEG, WebP, BMP, GIF or TIFF files"
+    )
     model: str | None = Field(None, description=MODEL_ID)
 
 
