@@ -2,6 +2,8 @@
  * One small interface to the models; behind it a server (engine-http.js) or the browser itself (engine-browser.js).
  * Both give the same results: tests/page/test_engines.py.
  *
+ * @import { Image } from "./fitting.js"
+ *
  * Shapes: L layers, H heads, N tokens (the class token first, if there is one), K = head width, P patches.
  *
  * @typedef {{ data: Float32Array, shape: readonly number[] }} Tensor
@@ -13,13 +15,21 @@
  * @property {string[]} class_names
  * @property {readonly [number, number]} image_size
  * @property {number} channels
+ * @property {Preprocessing} preprocessing
  * @property {number} parameters
  * @property {number | null} accuracy
  * @property {number} temperature  probabilities are softmax(logits / temperature)
  * @property {boolean} novelty  whether it measures how far an image is from its training images
  * @property {string} [run]  the run's folder, if the server names it
  * @property {string} [onnx]  the graph's address, if the browser runs it
+ * @property {string} [samples]  the address of its test images, if there is no server
  * @property {boolean} [lean]  the graph takes only pixels
+ *
+ * @typedef {object} Preprocessing  as data/preprocessing.py
+ * @property {readonly [number, number]} image_size
+ * @property {number} channels
+ * @property {"mnist" | "bilinear"} resize  mnist: a drawn digit, normalised as MNIST's are; bilinear: any image
+ * @property {"stretch" | "crop" | "letterbox"} [fit]  what happens to an image of another shape; stretch if missing
  *
  * @typedef {object} ViTShape
  * @property {number} depth
@@ -43,7 +53,7 @@
  * @typedef {"probabilities" | "novelty" | "attention" | "lens" | "qkv" | "rollout" | "patch_removal" | "relevance"} Want
  *
  * @typedef {object} LookRequest
- * @property {Uint8Array} pixels  28×28, light on dark
+ * @property {Uint8Array} pixels  (channels, height, width), as the model takes them
  * @property {number[][] | null} headMask  (L, H), 0 removes the head
  * @property {number[] | null} tokenMask  (P,), 0 removes the patch
  * @property {Want[]} want
@@ -60,19 +70,21 @@
  * @property {Float32Array} [patch_removal]  (P,): the probability that the predicted class loses without each patch
  * @property {Float32Array | null} [relevance]  (P,)
  *
- * @typedef {{ label: string, pixels: Uint8Array }} Sample
+ * @typedef {{ label: string, image: Image }} Sample
+ * @typedef {{ samples: Sample[], note: string }} Samples  note: why there are none
  * @typedef {(sentence: string, fraction: number | null) => void} Progress  fraction: how much is loaded, 0 … 1, if known
  *
  * @typedef {object} Engine
  * @property {string} place  where the models run, as a sentence
  * @property {boolean} hasGradients  whether it can compute `relevance`
- * @property {(progress: Progress) => Promise<Model[]>} start  load what is needed; return the models
- * @property {() => Promise<Sample[]>} samples
+ * @property {number} mostNumbers  in one result
+ * @property {(progress: Progress, onList: (models: Model[]) => void) => Promise<void>} start  load what is needed; the
+ *   list of models comes first
+ * @property {(model: Model) => Promise<Samples>} samples
  * @property {(model: Model, request: LookRequest, signal?: AbortSignal) => Promise<LookResult>} look
  */
 
 import { fromBase64 } from "./codec.js";
-import { SIDE } from "./normalise.js";
 
 /** Its message is a sentence for the user; any other exception is a bug. */
 export class EngineError extends Error {}
@@ -106,14 +118,19 @@ export function readModels(document) {
   return models;
 }
 
-/**
- * @param {unknown} document  of /v1/samples or samples.json
- * @returns {Sample[]}  those that fit the sheet: a model of another image size has others
- */
+/** @param {unknown} document  of /v1/samples or samples/ID.json @returns {Samples} */
 export function readSamples(document) {
-  const samples = /** @type {{ samples?: { label: string, pixels: string }[] }} */ (document)?.samples ?? [];
-  const decoded = samples.map(({ label, pixels }) => ({ label, pixels: fromBase64(pixels) }));
-  return decoded.filter(({ pixels }) => pixels.length === SIDE * SIDE);
+  const { shape: [channels, height, width], samples, note } =
+    /** @type {{ shape: number[], samples: { label: string, pixels: string }[], note: string }} */ (document);
+  const decoded = samples.map(({ label, pixels }) => {
+    return { label, image: { values: fromBase64(pixels), channels, height, width } };
+  });
+  return { samples: decoded, note };
+}
+
+/** Whether the model is of drawn digits; any other takes images as they are. @param {Model} model */
+export function takesDrawings({ preprocessing }) {
+  return preprocessing.resize === "mnist";
 }
 
 /** @param {Model} model @returns {model is ViTModel} */
