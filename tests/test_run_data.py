@@ -141,11 +141,11 @@ def trained_on(folder: Path, path: Path, **options: object) -> Run:
 def test_a_run_has_its_own_size_and_fit(tmp_path: Path) -> None:
     """The size was the median rounded to the patch, which only training knew."""
     run = trained_on(write_folder(tmp_path / "images", ".png"), tmp_path / "run")
-    assert (run.preprocessing.image_size, run.preprocessing.fit) == ((16, 16), "crop")
+    assert (run.preprocessing.image_size, run.preprocessing.fit) == ((16, 12), "crop")
     assert run.config.data.image_size is None
     dataset = load_run_data(run)
-    assert (dataset.image_size, dataset.fit) == ((16, 16), "crop")
-    assert load_dataset(run.config.data).image_size != (16, 16)
+    assert (dataset.image_size, dataset.fit) == ((16, 12), "crop")
+    assert load_dataset(run.config.data).image_size != (16, 12)
     assert evaluate_run(run).count == len(dataset.test)
 
 

@@ -325,7 +325,7 @@ def test_all_bad_files_are_listed_at_once(tmp_path: Path) -> None:
         load(tmp_path)
     assert str(error.value) == (
         f"2 of 14 files of {tmp_path} cannot be read: a/empty.png is empty; b/link.png is a link to a file that does"
-        " not exist: repair or remove them, or leave them out with --skip-corrupt (data.skip_corrupt)"
+        " not exist: repair or remove them, or leave them out with skip_corrupt=True (data.skip_corrupt)"
     )
     data = load(tmp_path, skip_corrupt=True)
     assert data.skipped == ("a/empty.png", "b/link.png")

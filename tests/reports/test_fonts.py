@@ -75,7 +75,7 @@ def test_different_letters_look_different_without_any_font(draw, caplog: pytest.
     letters = [FOX, "🦁", DOG, NUMBER, "한", "ก", "न"]
     pictures = [draw(letter) for letter in letters]
     for index, picture in enumerate(pictures):
-        assert (picture < 128).sum() > 30, "a box with digits in it"
+        assert (picture < 128).sum() > 30, "a frame with digits in it"
         for other in pictures[index + 1 :]:
             assert (picture != other).any()
     drawn("a " + FOX, weight="bold")
@@ -91,7 +91,7 @@ def test_an_installed_font_is_used(bare: list[str], tmp_path: Path, caplog: pyte
     first, second = fonts.fallback_fonts(fonts.missing_letters([DOG + FOX]))
     assert (first, fonts.family_of(second)[: len(fonts.BOXES)]) == (only, fonts.BOXES)
     for before, after in zip(boxes, (drawn(DOG), drawn_by_pillow(DOG)), strict=True):
-        assert (after < 128).sum() > 1.3 * (before < 128).sum(), "a filled square, not a box"
+        assert (after < 128).sum() > 1.3 * (before < 128).sum(), "a filled square, not a frame"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         drawn(f"plain {DOG} {FOX}", weight="bold")

@@ -95,7 +95,7 @@ def _class_images(folder: Path, root: Path, empty: list[str], notes: list[str]) 
     classes: dict[str, list[str]] = {}
     others = 0
     for class_folder in _sub_folders(folder):
-        files = list(files_below(class_folder))
+        files = list(files_below(os.path.abspath(class_folder)))  # a prepared copy has the same key from every folder
         images = [path for path in files if path.lower().endswith(SUFFIXES)]
         others += len(files) - len(images)
         if images:
@@ -113,7 +113,7 @@ def _class_images(folder: Path, root: Path, empty: list[str], notes: list[str]) 
 
 def files_below(folder: Path | str) -> Iterator[str]:
     """Yield the files in a folder and below it, in the order of their names."""
-    for parent, folders, files in os.walk(os.path.abspath(folder)):
+    for parent, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not _is_junk(name))
         for name in sorted(files):
             if not _is_junk(name):
