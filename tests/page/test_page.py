@@ -91,7 +91,7 @@ def test_the_page_and_the_library_agree(open_page: Any, served_site: str, runs: 
     assert decode_image(saved).pixels.shape[:2] == (224, 224)
     with torch.inference_mode():
         logits = runs[0].load_model().eval()(preprocessing.to_input(torch.from_numpy(prepared.pixels)[None]))
-    expected = [_percent(float(share)) for share in logits.softmax(dim=1)[0]]
+    expected = [_percent(float(share)) for share in (logits / runs[0].temperature).softmax(dim=1)[0]]
     assert tab.probabilities("vit") == expected
 
 
@@ -197,9 +197,9 @@ def test_looking_from_a_patch_and_removing_it(open_page: Any, site: str) -> None
     page = tab.page
     first, first_cnn = tab.probabilities(), tab.probabilities("cnn")
     caption = page.locator("#map-caption").inner_text()
-    cell = page.locator(".cell").nth(6)
+    cell = page.locator(".cell").nth(10)
     cell.hover()
-    expect(page.locator("#map-caption")).to_contain_text("From row 2, column 3")
+    expect(page.locator("#map-caption")).to_contain_text("From row 3, column 3")
     assert page.locator(".cell.query").count() == 1
     page.mouse.move(2, 2)
     expect(page.locator("#map-caption")).to_have_text(caption)
@@ -211,7 +211,7 @@ def test_looking_from_a_patch_and_removing_it(open_page: Any, site: str) -> None
     assert tab.probabilities("cnn") != first_cnn  # it has no tokens: the patch is painted black
     assert page.locator(".prediction.vit .before").inner_text().startswith("before: ")
     assert page.locator(".bar.vit .mark").first.is_visible()
-    expect(page.locator("#removed")).to_contain_text("patch row 2, column 3")
+    expect(page.locator("#removed")).to_contain_text("patch row 3, column 3")
     cell.click()
     tab.wait_until_idle()
     assert tab.probabilities() == first
