@@ -34,7 +34,7 @@ NAME = "auto"
 TRAIN_FLOPS = 1.5e13
 PILOT_STEPS, PILOT_CHUNK = 240, 40  # at most; it ends earlier once it knows enough
 FEWEST_STEPS, MOST_EPOCHS = 600, 300
-PROBES = 1000  # validation images at most
+FEWEST_PROBES, PROBES = 40, 1000  # validation images: fewer decide nothing, more add nothing
 MAX_SIDE = 64  # pixels; larger images are scaled down, because the cost grows with their area
 KEEPS_MEANING = 0.7  # share of the pilot's skill that must be left on mirrored or turned images
 
@@ -84,7 +84,8 @@ def choose(request: AutoRequest, log: Callable[[str], None] = lambda line: None)
         train = train.replace(class_weights="auto")
     config = Config(name=NAME, model=model, data=data, train=train)
     config = request.applied(config.replace(data=data.replace(augment=_safe_augment(dataset))))
-    log(f"{NAME}: a short pilot training decides whether mirrored and turned images keep their meaning …")
+    if len(dataset.val) >= FEWEST_PROBES:
+        log(f"{NAME}: a short pilot training decides whether mirrored and turned images keep their meaning …")
     meaning = _probe(config, dataset)
     config = request.applied(config.replace(data=config.data.replace(augment=_augment(dataset, meaning))))
     return config.replace(reasons=_reasons(config, dataset, meaning))
@@ -154,7 +155,7 @@ class Meaning:
 
     @property
     def is_informative(self) -> bool:
-        return self.images >= 40 and self.skill > 0.1
+        return self.images >= FEWEST_PROBES and self.skill > 0.1
 
     def keeps(self, accuracy: float | None) -> bool:
         """Return whether most of the pilot's skill (accuracy above chance) is left."""
@@ -179,9 +180,9 @@ def _augment(dataset: Dataset, meaning: Meaning | None) -> AugmentConfig:
 
 def _probe(config: Config, dataset: Dataset) -> Meaning | None:
     """Train a pilot on upright images until it is skilled, and measure it on mirrored and turned validation images."""
-    if not len(dataset.val):
+    if len(dataset.val) < FEWEST_PROBES:
         return None
-    batch_size = min(64, len(dataset.train))
+    batch_size = min(32, len(dataset.train))
     pilot = config.replace(train=config.train.replace(batch_size=batch_size, ema_decay=0.9, schedule="constant"))
     resolved = Resolved(
         threads=hardware.prepare(config.train.threads or hardware.default_threads()),
@@ -266,10 +267,10 @@ def _has_stem(config: Config) -> bool:
 
 
 def _measured(meaning: Meaning | None, dataset: Dataset) -> str:
+    kind = "colour" if dataset.channels == 3 else "gray"
     if meaning is None:
-        return " (no validation images to decide on)"
+        return f" (fewer than {FEWEST_PROBES} validation images decide nothing: the rule for {kind} images)"
     if not meaning.is_informative:
-        kind = "colour" if dataset.channels == 3 else "gray"
         return f" (the pilot learned too little to tell: the rule for {kind} images)"
     turned = "" if meaning.turned is None else f", {meaning.turned:.0%} turned"
     return f" (a pilot: {meaning.accuracy:.0%} of validation images upright, {meaning.mirrored:.0%} mirrored{turned})"
