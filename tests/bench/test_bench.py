@@ -191,7 +191,7 @@ def test_rounds_of_the_server_benchmark_are_summarised(capsys: pytest.CaptureFix
     assert "200 MB before and 201 MB after 1,000 requests" in capsys.readouterr().out
 
 
-# --- novelty.py --------------------------------------------------------------------------------------------------------
+# --- novelty.py -----------------------------------------------------------------------------------------------------
 
 
 def test_auroc_is_scikit_learns() -> None:
