@@ -1,15 +1,16 @@
 """`vitreous calibrate`: make probabilities mean what they say, by `vitreous.evaluation.calibration`."""
 
+from pathlib import Path
 from typing import Annotated
 
 from typer import Option
 
-from vitreous.cli.options import JsonOption, RunOption
+from vitreous.cli.options import JsonOption
 from vitreous.cli.output import log, print_result
 
 
 def calibrate(
-    run: RunOption = None,
+    run: Annotated[Path, Option("--run", help="The run folder; it is changed.")],
     data: Annotated[str | None, Option("--data", help="For a converted run: images of the same classes.")] = None,
     as_json: JsonOption = False,
 ) -> None:
