@@ -186,9 +186,7 @@ def test_no_validation_is_possible(tmp_path):
 
 
 def test_a_model_that_does_not_fit_the_data_says_how_to_make_it_fit(tmp_path):
-    with pytest.raises(
-        ConfigError, match=r"patch_size=7×7 does not divide .* 32×32 .*choose patch_size from"
-    ):
+    with pytest.raises(ConfigError, match=r"patch_size=7×7 does not divide .* 32×32 .*choose patch_size from"):
         fit(small("data.image_size=32"), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
 
