@@ -115,7 +115,7 @@ def test_the_time_is_bounded(monkeypatch):
     sweep = find_lr(small("train.budget_seconds=30"), progress=False)
     assert sweep.steps_planned == 60
     assert len(sweep.lrs) < 60, "looking at the clock took time as well"
-    with pytest.raises(ConfigError, match=r"takes 0.5 s, .* at least 35 .* more than 10 s: .* budget_seconds=27, or lower"):
+    with pytest.raises(ConfigError, match=r"takes 0.5 s, .* at least 35 .* than 10 s: .* budget_seconds=27, or lower"):
         find_lr(small("train.budget_seconds=10"), progress=False)
 
 
