@@ -75,8 +75,8 @@ def hint(config: Config, resolved: Resolved) -> str | None:
     else:
         longer = f"--epochs {_round_up(fewest / resolved.steps_per_epoch)}"
     return (
-        f"only {plural(resolved.steps, 'step')} ({resolved.steps_per_epoch} per epoch), where about {fewest} are needed to learn"
-        f" much: add {longer}"
+        f"only {plural(resolved.steps, 'step')} ({resolved.steps_per_epoch} per epoch), where about {fewest} are needed"
+        f" to learn much: add {longer}"
     )
 
 
