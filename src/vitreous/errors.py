@@ -32,8 +32,7 @@ class VitreousError(Exception):
     """Something the user can correct; the message says how."""
 
     def __str__(self) -> str:
-        text = super().__str__()
-        return text if _on_command_line else in_python(text)
+        return for_reader(super().__str__())
 
 
 class ConfigError(VitreousError):
@@ -90,7 +89,8 @@ ARGUMENTS = {
 SWITCHES = {"--approximate": "approximate", "--resume": "resume", "--skip-corrupt": "skip_corrupt"}
 #: flags of what only the command line does
 COMMAND_LINE_ONLY = {
-    "--from-data", "--host", "--input-shape", "--no-auth", "--port", "--preset", "--processes", "--token-file",
+    "--find-lr", "--from-data", "--host", "--input-shape", "--no-auth", "--port", "--preset", "--processes",
+    "--token-file",
 }  # fmt: skip
 
 #: command → function
@@ -106,6 +106,11 @@ _PHRASES = {
     r"--processes (\d+), or torchrun": r"\1 processes of torchrun",
     r"--processes or torchrun": "torchrun",
 }
+
+
+def for_reader(message: str) -> str:
+    """Return a message as it is on the command line, and in Python's words outside of it."""
+    return message if _on_command_line else in_python(message)
 
 
 def in_python(message: str) -> str:

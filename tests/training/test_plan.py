@@ -91,8 +91,8 @@ def test_the_hint_is_printed_once_before_training(tmp_path, capsys):
     fit(config("train.epochs=0.2"), tmp_path / "run")
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == (
-        "vit on digits: only 2 steps (10 per epoch), where about 300 are needed to learn much: add --epochs 30"
-    )
+        "vit on digits: only 2 steps (10 per epoch), where about 300 are needed to learn much: add epochs=30"
+    ), "as Python writes it; the command line says --epochs 30"
     assert sum("only" in line for line in lines) == 1
 
 

@@ -20,7 +20,7 @@ from vitreous import hardware
 from vitreous.config import Config
 from vitreous.data.datasets import Dataset, Split
 from vitreous.data.sampler import BatchSampler
-from vitreous.errors import RunError, VitreousError
+from vitreous.errors import RunError, VitreousError, for_reader
 from vitreous.evaluation import calibration
 from vitreous.evaluation.prediction import Evaluation, Reduce, compute_logits, compute_outputs
 from vitreous.models.representations import representation_names
@@ -152,7 +152,7 @@ class Trainer:
         done = self._restore()
         self.started = self.checkpointed = time.perf_counter()
         if not done and (hint := plan.hint(self.config, self.resolved)):
-            progress.log(hint)
+            progress.log(for_reader(hint))
         with deferred_signals() as signals:
             for step, epoch, indices in self.sampler.steps(done, done if self.best.is_exhausted else total):
                 loss, num_correct = self._guarded_step(step, epoch, indices)

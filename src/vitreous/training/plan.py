@@ -11,6 +11,7 @@ from vitreous.config import Config, TrainConfig
 from vitreous.data.datasets import Dataset
 from vitreous.data.sampler import BatchSampler
 from vitreous.errors import ConfigError
+from vitreous.reports.formats import plural
 from vitreous.runs import Resolved
 
 _LARGEST_CLASS_WEIGHT = 10.0  # times the weight of a class of average size
@@ -74,8 +75,8 @@ def hint(config: Config, resolved: Resolved) -> str | None:
     else:
         longer = f"--epochs {_round_up(fewest / resolved.steps_per_epoch)}"
     return (
-        f"only {resolved.steps} steps ({resolved.steps_per_epoch} per epoch), where about {fewest} are needed to learn"
-        f" much: add {longer}"
+        f"only {plural(resolved.steps, 'step')} ({resolved.steps_per_epoch} per epoch), where about {fewest} are needed"
+        f" to learn much: add {longer}"
     )
 
 
