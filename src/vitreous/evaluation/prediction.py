@@ -19,14 +19,9 @@ from vitreous.evaluation import metrics
 from vitreous.evaluation.class_metrics import ClassMetrics, balanced_accuracy, macro_f1, per_class_metrics
 from vitreous.evaluation.novelty import Novelty
 from vitreous.hardware import one_thread, prepare
-from vitreous.models.fast.inference import infer, infer_and_represent
-from vitreous.models.representations import Representations
+from vitreous.models.fast.inference import Reduce as Reduce  # for those who call compute_outputs
+from vitreous.models.fast.inference import infer, infer_outputs
 from vitreous.runs import Run, load_run_data
-
-#: (logits, representations) of a batch → tensors with one row per image
-Reduce = Callable[[Tensor, Representations], tuple[Tensor, ...]]
-
-_SCORED_AT_ONCE = 64  # images
 
 
 @dataclass(frozen=True)
@@ -118,9 +113,9 @@ def compute_outputs(
 ) -> tuple[Tensor, ...]:
     """Return what `reduce` makes of the logits and the representations, which may not fit into memory for all images.
 
-    It gets those of one batch, and returns tensors with one row per image.
+    It gets those of a part of a batch, in several threads, and returns tensors with one row per image.
     """
-    return _in_batches(lambda x: reduce(*infer_and_represent(model, x)), model, images, preprocessing, batch_size)
+    return _in_batches(lambda x: infer_outputs(model, x, reduce), model, images, preprocessing, batch_size)
 
 
 @torch.inference_mode()
@@ -234,19 +229,10 @@ class Predictor:
         else:
             score = self.novelty.score
             logits, novelty = compute_outputs(
-                self.model, pixels, self.run.preprocessing, lambda logits, parts: (logits, _in_rows(score, parts))
+                self.model, pixels, self.run.preprocessing, lambda logits, parts: (logits, score(parts))
             )
         with one_thread():
             return calibrated(logits, self.run.temperature), novelty
-
-
-def _in_rows(score: Callable[[Sequence[Tensor]], Tensor], parts: Representations) -> Tensor:
-    """Return the score (n,) of representations, of few images at a time, which stay in the cache, on one thread.
-
-    For 500 images of 49 patches that took 29 ms on a busy machine, all at once on two threads 568 (docs/log.md).
-    """
-    with one_thread():
-        return torch.cat([score(rows) for rows in zip(*(part.split(_SCORED_AT_ONCE) for part in parts), strict=True)])
 
 
 def predict_images(run: Run, images: Sequence[Any] | Iterable[Any]) -> list[Prediction]:
