@@ -19,12 +19,9 @@ from vitreous.evaluation import display, metrics
 from vitreous.evaluation.class_metrics import ClassMetrics, balanced_accuracy, macro_f1, per_class_metrics
 from vitreous.evaluation.novelty import Novelty
 from vitreous.hardware import one_thread, prepare
-from vitreous.models.fast.inference import infer, infer_and_represent
-from vitreous.models.representations import Representations
+from vitreous.models.fast.inference import Reduce as Reduce  # for those who call compute_outputs
+from vitreous.models.fast.inference import infer, infer_outputs
 from vitreous.runs import Run, load_run_data
-
-#: (logits, representations) of a batch → tensors with one row per image
-Reduce = Callable[[Tensor, Representations], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True)
@@ -120,9 +117,9 @@ def compute_outputs(
 ) -> tuple[Tensor, ...]:
     """Return what `reduce` makes of the logits and the representations, which may not fit into memory for all images.
 
-    It gets those of one batch, and returns tensors with one row per image.
+    It gets those of a part of a batch, in several threads, and returns tensors with one row per image.
     """
-    return _in_batches(lambda x: reduce(*infer_and_represent(model, x)), model, images, preprocessing, batch_size)
+    return _in_batches(lambda x: infer_outputs(model, x, reduce), model, images, preprocessing, batch_size)
 
 
 @torch.inference_mode()

@@ -7,7 +7,9 @@ stay in the cache, and are split between two threads.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import cache, partial
+from typing import TypeGuard
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +21,9 @@ from vitreous.models.input import check_input
 from vitreous.models.representations import Representations, middle_block, patches_of, represent
 from vitreous.models.vit import Block, Taps, patchify
 
+#: (logits, representations) of some images → tensors with one row per image
+Reduce = Callable[[Tensor, Representations], tuple[Tensor, ...]]
+
 _MANY_TOKENS = 800  # of all images together; below it a call costs more than the work it saves
 _CACHED_TOKENS = 3200  # 64 images of 50 tokens: 8 % faster than 256 at once (docs/log.md); fewer wait for Python again
 _split_batch = cache(SplitBatch)  # by the number of threads
@@ -26,57 +31,68 @@ _split_batch = cache(SplitBatch)  # by the number of threads
 
 def infer(model: nn.Module, images: Tensor) -> Tensor:
     """Return `model(images)`, for a model in eval mode where no gradient is wanted."""
-    if not _has_torch_layers(model) or torch.is_grad_enabled() or images.device.type != "cpu":
+    if not _is_fast(model, images):
         return model(images)
-    assert isinstance(model, FastViT)
-    return _infer_fast(model, images, represented=False)
+    (logits,) = _infer_fast(model, images, None)
+    return logits
+
+
+def infer_outputs(model: nn.Module, images: Tensor, reduce: Reduce) -> tuple[Tensor, ...]:
+    """Return what `reduce` makes of the logits, as `infer` returns them, and of the representations.
+
+    It is called for parts of the batch, by several threads, while they are in the cache.
+    """
+    return _infer_fast(model, images, reduce) if _is_fast(model, images) else reduce(*represent(model, images))
 
 
 def infer_and_represent(model: nn.Module, images: Tensor) -> tuple[Tensor, Representations]:
     """Return `represent(model, images)`: the logits as `infer` returns them, and the representations."""
-    if not _has_torch_layers(model) or torch.is_grad_enabled() or images.device.type != "cpu":
-        return represent(model, images)
-    assert isinstance(model, FastViT)
-    config = model.config
-    widths = [config.num_classes, config.dim, config.num_patches * config.dim]
-    logits, pooled, flat = _infer_fast(model, images, represented=True).split(widths, dim=1)
-    patches = flat.unflatten(1, (config.num_patches, config.dim))
-    return logits, (patches.mean(dim=1), patches, pooled)
+    logits, *parts = infer_outputs(model, images, lambda logits, parts: (logits, *parts))
+    return logits, tuple(parts)
 
 
-def _infer_fast(model: FastViT, images: Tensor, represented: bool) -> Tensor:
-    """Return the logits; `represented`: then the input of the head, then the patches after the middle block."""
+def _is_fast(model: nn.Module, images: Tensor) -> TypeGuard[FastViT]:
+    return _has_torch_layers(model) and not torch.is_grad_enabled() and images.device.type == "cpu"
+
+
+def _infer_fast(model: FastViT, images: Tensor, reduce: Reduce | None) -> tuple[Tensor, ...]:
+    """Return the logits, or what `reduce` makes of them and the representations."""
     check_input(images, model.config)
     threads = torch.get_num_threads()
     if threads % 2 == 0 and len(images) * model.config.num_tokens >= 2 * _CACHED_TOKENS:
         # as fast as all cores on every operation, and up to 1.4 times as fast on a noisy machine (docs/log.md)
-        half = partial(_infer_in_parts, model, _CACHED_TOKENS // 2, represented)
-        return torch.cat(_split_batch(threads).run(half, images))
-    return _infer_in_parts(model, _CACHED_TOKENS, represented, images)
+        half = partial(_infer_in_parts, model, _CACHED_TOKENS // 2, reduce)
+        return _joined(_split_batch(threads).run(half, images))
+    return _infer_in_parts(model, _CACHED_TOKENS, reduce, images)
 
 
 @torch.inference_mode()  # a setting of each thread
-def _infer_in_parts(model: FastViT, tokens: int, represented: bool, images: Tensor) -> Tensor:
+def _infer_in_parts(model: FastViT, tokens: int, reduce: Reduce | None, images: Tensor) -> tuple[Tensor, ...]:
     x = _embed(model, images)
     parts = max(1, round(x.shape[0] * x.shape[1] / tokens))
-    return torch.cat([_infer_tokens(model, part, represented) for part in x.chunk(parts)])
+    return _joined([_infer_tokens(model, part, reduce) for part in x.chunk(parts)])
 
 
-def _infer_tokens(model: FastViT, x: Tensor, represented: bool) -> Tensor:
+def _joined(pieces: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    return tuple(map(torch.cat, zip(*pieces, strict=True)))
+
+
+def _infer_tokens(model: FastViT, x: Tensor, reduce: Reduce | None) -> tuple[Tensor, ...]:
     middle, last = middle_block(model), model.config.depth - 1
     patches = x
     for index, block in enumerate(model.blocks):
-        needs_patches = represented and index == middle
+        needs_patches = reduce is not None and index == middle
         if index == last and not needs_patches and model.reads_first_token and x[..., 0].numel() >= _MANY_TOKENS:
             x = block(x, first_only=True)
         else:
             x = _encoder_layer(x, block)
         if needs_patches:
             patches = patches_of(model, x)
-    if not represented:
-        return model.classify(x)
+    if reduce is None:
+        return (model.classify(x),)
     taps: Taps = {}
-    return torch.cat([model.classify(x, taps=taps), taps["pooled"], patches.flatten(1)], dim=1)
+    logits = model.classify(x, taps=taps)
+    return reduce(logits, (patches.mean(dim=1), patches, taps["pooled"]))
 
 
 def _embed(model: FastViT, images: Tensor) -> Tensor:
