@@ -21,6 +21,7 @@ from vitreous.evaluation.novelty import Novelty
 from vitreous.hardware import one_thread, prepare
 from vitreous.models.fast.inference import Reduce as Reduce  # for those who call compute_outputs
 from vitreous.models.fast.inference import infer, infer_outputs
+from vitreous.models.representations import Representations
 from vitreous.runs import Run, load_run_data
 
 
