@@ -16,6 +16,7 @@ from vitreous.config import Config
 from vitreous.data.augment import augment
 from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
+from vitreous.evaluation.blank import set_background
 from vitreous.models import build
 from vitreous.models.fast.split_batch import SplitBatch, split_is_faster
 from vitreous.runs import Resolved
@@ -49,6 +50,7 @@ class Stepper:
         self.model = build(config.model).to(self.device, self.dtype)
         if weights is not None:
             self.model.load_state_dict(weights)
+        set_background(self.model, preprocessing)
         if train.freeze == "backbone":
             for name, parameter in self.model.named_parameters():
                 parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
