@@ -76,10 +76,8 @@ def _patches(c: ViTConfig) -> Iterator[StepNames]:
     if c.kept_patches < c.num_patches:
         words = (f"keep the {part} with most ink", "x_p", "–", f"B × K × {patch}")
         yield StepNames(words, shape=("B", c.kept_patches, size), numbers=f"{c.kept_patches} of {c.num_patches}")
-    products = (
-        "patch_embed.proj#0",
-        "patch_embed#0",
-    )  # one of them: a convolution, or a product where some are skipped
+    # a convolution, or a product of those that are kept
+    products = ("patch_embed.proj#0",) if c.kept_patches == c.num_patches else ("patch_embed#0",)
     if c.embed_hidden is None:
         yield StepNames(("project the patches", "x_p E", "Eq. 1", "B × N × D"), "patch_embed", products=products)
         return
