@@ -98,7 +98,7 @@ def test_pooling_reads_no_removed_patch(runs: list[Run], digits: np.ndarray, ran
     weights = pooling_weights(vit, trace.taps)[0].detach()
     torch.testing.assert_close(weights @ trace.taps["normed"][0], trace.taps["pooled"][0])
     np.testing.assert_allclose(found, relevance_of(vit, trace))
-    rolled = looking._rollout(torch.stack(layers).numpy(), config, kept)
+    rolled = looking._rollout(torch.stack(layers).numpy(), config, kept[0])
     if pool == "mean":
         np.testing.assert_allclose(rolled, rollout(layers, weights), atol=1e-6)
         assert rolled[12:].tolist() == [0, 0, 0, 0]

@@ -87,7 +87,8 @@ class ViTConfig(_ImageModel):
 
     kind: Literal["vit"] = "vit"
     patch_size: Size = (7, 7)
-    window: Size | None = None  # pixels that a token sees, centred on its patch; None: the patch, as in the paper
+    #: pixels (with a stem: features) that a token sees, centred on its patch; None: the patch, as in the paper
+    window: Size | None = None
     #: patches that become tokens: all, the K that differ most from the background, or a K chosen from the data
     tokens: Tokens = "all"
     #: pixel value of each channel, 0 to 255, from which `tokens` and `window` count; None: the data's most frequent one
@@ -218,10 +219,6 @@ class ViTConfig(_ImageModel):
     def _check_window(self) -> None:
         if self.window is None:
             return
-        if self.stem_channels:
-            raise ValueError(
-                "model.window and model.stem_channels both let tokens see more than their patch: choose one"
-            )
         margins = [window - patch for window, patch in zip(self.window, self.patch_size, strict=True)]
         if any(margin < 0 or margin % 2 for margin in margins):
             raise ValueError(

@@ -219,12 +219,11 @@ class ViT(nn.Module):
     def embed(self, images: Tensor, all_patches: bool = False) -> Tensor:
         """z_0 = [x_class; x_p¹E; …; x_pᴺE] + E_pos (Eq. 1), with `all_patches` of those too that would be skipped."""
         kept = None if all_patches else self.choose_patches(images)
-        if self.config.window is not None:
+        if self.config.window is not None and self.stem is None:
             images = images - self.background  # so that the zeros beyond the border are background
         x = self.fit(self.stem(images) if self.stem is not None else images)
-        if kept is not None and self.stem is not None:  # the stem computes the whole image
-            return self.drop(self.add_class_token_and_positions(blank.take(self.patch_embed(x), kept), kept))
-        return self.drop(self.add_class_token_and_positions(self.patch_embed(x, kept), kept))
+        patches = self.patch_embed(x) if kept is None else self.patch_embed(x, kept)
+        return self.drop(self.add_class_token_and_positions(patches, kept))
 
     def choose_patches(self, images: Tensor) -> Tensor | None:
         """Return which patches become tokens, (B, patches kept), in the order of the grid; None: all."""
