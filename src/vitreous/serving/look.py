@@ -141,10 +141,7 @@ def _rollout(attention: np.ndarray, config: ViTConfig, kept: np.ndarray) -> np.n
     if config.pool == "seq":
         return None
     identity = np.eye(attention.shape[-1], dtype=attention.dtype)
-    if config.has_class_token:
-        row = identity[0]
-    else:  # the mean of the remaining patches
-        row = kept / kept.sum()
+    row = identity[0] if config.has_class_token else kept / kept.sum()
     for layer in reversed(attention):
         mixed = layer.mean(axis=0) + identity
         row = row @ (mixed / mixed.sum(axis=-1, keepdims=True))
