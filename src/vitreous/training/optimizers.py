@@ -10,6 +10,9 @@ from torch import Tensor, nn
 from vitreous.config import TrainConfig
 
 
+_OBLONG = 8  # times as long as wide; the first linear layer of `cnn` is 72 times: 41 → 10 ms per step
+
+
 def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
     """Bring the singular values of a stack of matrices (count, rows, columns) close to 1, by Newton–Schulz in fp32.
 
@@ -20,10 +23,24 @@ def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(steps):  # x ← a x + (b x xᵀ + c (x xᵀ)²) x; sums fused into the products
-        gram = x @ x.mT
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    if x.shape[-1] >= _OBLONG * x.shape[-2]:
+        x = _orthogonalise_oblong(x, steps, a, b, c)
+    else:
+        for _ in range(steps):  # x ← a x + (b x xᵀ + c (x xᵀ)²) x; sums fused into the products
+            gram = x @ x.mT
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
+
+
+def _orthogonalise_oblong(x: Tensor, steps: int, a: float, b: float, c: float) -> Tensor:
+    """The same by two products with x in place of ten: every step multiplies it by a polynomial in x xᵀ."""
+    gram = x @ x.mT
+    total = torch.eye(gram.shape[-1], dtype=x.dtype, device=x.device).expand_as(gram)
+    for _ in range(steps):
+        factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        factor.diagonal(dim1=-2, dim2=-1).add_(a)
+        total, gram = factor @ total, factor @ gram @ factor
+    return total @ x
 
 
 class Muon(torch.optim.Optimizer):
