@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from vitreous.config import TrainConfig
 
-
 _OBLONG = 8  # times as long as wide; the first linear layer of `cnn` is 72 times: 41 → 10 ms per step
 
 
