@@ -144,14 +144,14 @@ def digits():
     return load_dataset(DataConfig(name="digits"))
 
 
-def settled(dataset, **changes: object) -> ViTConfig:
+def resolved(dataset, **changes: object) -> ViTConfig:
     model = fit_to_data(Config(name="x", model=make(**changes), data=DataConfig(name="digits")), dataset).model
     assert isinstance(model, ViTConfig)
     return model
 
 
 def test_background_and_number_are_taken_from_the_data(digits) -> None:
-    config = settled(digits, tokens="auto")
+    config = resolved(digits, tokens="auto")
     assert config.background == (0,)
     assert 10 < config.kept_patches < config.num_patches
     model = make_model(None, config).float()
@@ -167,12 +167,12 @@ def test_background_and_number_are_taken_from_the_data(digits) -> None:
 
 
 def test_a_given_background_is_kept(digits) -> None:
-    assert settled(digits, tokens=9, background=(7,)).background == (7,)
+    assert resolved(digits, tokens=9, background=(7,)).background == (7,)
 
 
 def test_lost_patches_are_counted_exactly(digits) -> None:
     """Against a plain loop over the patches of each image."""
-    config = settled(digits, tokens=12)
+    config = resolved(digits, tokens=12)
     model, preprocessing = make_model(None, config).float(), Preprocessing.for_dataset(digits)
     ink.set_background(model, preprocessing)
     split = digits.test.take(np.arange(20))

@@ -24,7 +24,7 @@ _MOST_IMAGES = 10_000  # from which the background and K are taken
 _BATCH = 512
 
 
-def settle(model: ViTConfig, dataset: Dataset) -> ViTConfig:
+def resolve(model: ViTConfig, dataset: Dataset) -> ViTConfig:
     """Return the configuration with the background, and K in place of "auto", taken from the training images."""
     if not model.knows_background:
         return model

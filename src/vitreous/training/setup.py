@@ -30,7 +30,7 @@ def fit_to_data(config: Config, dataset: Dataset) -> Config:
         image_size=dataset.image_size, channels=dataset.channels, num_classes=dataset.num_classes
     )
     if isinstance(model, ViTConfig):
-        model = blank.settle(model.check_geometry(), dataset)
+        model = blank.resolve(model.check_geometry(), dataset)
     return config.replace(model=model)
 
 
