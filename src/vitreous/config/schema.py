@@ -350,7 +350,9 @@ class TrainConfig(_Frozen):
     optimizer: Literal["adamw", "sgd", "muon"] = "adamw"
     lr: Annotated[float, Field(gt=0)] = 1e-3
     muon_lr: Annotated[float, Field(gt=0)] = 0.02  # for matrices and kernels inside the network; the rest: AdamW's lr
-    muon_steps: Count = 5  # of Newton–Schulz; three are better and quicker where a training takes a minute (docs/log.md)
+    muon_steps: Count = (
+        5  # of Newton–Schulz; three are better and quicker where a training takes a minute (docs/log.md)
+    )
     weight_decay: NonNegative = 0.05
     momentum: Fraction = 0.9  # SGD's and Muon's
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)

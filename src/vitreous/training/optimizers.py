@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,9 +67,22 @@ class Muon(torch.optim.Optimizer):
         super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "splits": 1})
         self.steps = steps
 
-    @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
+        self.update(self.param_groups)
+
+    def parts(self) -> list[list[dict[str, Any]]]:
+        """Return the groups in two lists of about equal work, which two threads can `update`."""
+        parts: list[list[dict[str, Any]]] = [[], []]
+        work = [0, 0]
+        for group in sorted(self.param_groups, key=_work, reverse=True):
+            least = work.index(min(work))
+            parts[least].append(group)
+            work[least] += _work(group)
+        return parts
+
+    @torch.no_grad()
+    def update(self, groups: Iterable[dict[str, Any]]) -> None:
+        for group in groups:
             members: list[Tensor] = [p for p in group["params"] if p.grad is not None]
             if not members:
                 continue
@@ -85,6 +100,13 @@ class Muon(torch.optim.Optimizer):
             scale = math.sqrt(max(1.0, rows / splits / columns))
             torch._foreach_mul_(members, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(members, list(updates.unbind(0)), alpha=-group["lr"] * scale)
+
+
+def _work(group: dict[str, Any]) -> int:
+    """Return the multiplications of one step of Newton–Schulz, about."""
+    first = group["params"][0]
+    rows, columns = len(first) // group["splits"], first[0].numel()
+    return len(group["params"]) * group["splits"] * rows * columns * min(rows, columns)
 
 
 Named = list[tuple[str, nn.Parameter]]
