@@ -140,7 +140,7 @@ def test_a_logger_that_is_not_installed_names_the_extra(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("value", ["tensorbord", 3, Callback])
 def test_what_is_no_callback_is_refused(value, tmp_path):
-    with pytest.raises(VitreousError, match="choose from tensorboard, wandb, trackio, or pass an object"):
+    with pytest.raises(VitreousError, match="choose from tensorboard, wandb, or pass an object"):
         train(tmp_path, value)
     assert not (tmp_path / "run").exists()
 
@@ -150,3 +150,8 @@ def test_one_callback_needs_no_list():
     assert isinstance(as_callbacks("tensorboard")[0], TensorBoard)
     recorder = Recorder()
     assert as_callbacks(recorder) == [recorder]
+
+
+def test_a_module_that_cannot_be_imported_is_one_sentence():
+    with pytest.raises(ConfigError, match=r"cannot log to 'nosuchlogger' .*: install it, or name another"):
+        WandbStyle("nosuchlogger")

@@ -60,4 +60,6 @@ def evaluate(
 def _temperature(run: "Run", evaluation: "Evaluation") -> str:
     if run.record.calibration is None:
         return "(not calibrated: see `vitreous calibrate`)"
+    if evaluation.temperature == 1:
+        return "(not calibrated: too few validation images)"
     return f"(temperature {evaluation.temperature:.3g}; {evaluation.raw_calibration_error:.2%} without it)"

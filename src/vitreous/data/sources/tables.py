@@ -21,6 +21,7 @@ from vitreous.reports.formats import join
 from vitreous.reports.progress import counting
 
 ROWS_AT_A_TIME = 64
+BUFFER_BYTES = 2**18  # of a column: by default pyarrow reads a whole row group, often a whole file, into memory
 ARROW_MARKERS = ("dataset_dict.json", "state.json")  # of DatasetDict.save_to_disk and Dataset.save_to_disk
 
 
@@ -90,10 +91,10 @@ def _open_table(path: Path) -> tuple[_Columns, Iterator[Any]]:
 
     try:
         if path.suffix.lower() == ".parquet":
-            table = pq.ParquetFile(path)
+            table = pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
             columns = _find_columns(path, table.schema_arrow)
             names = [name for name in (columns.image, columns.label, columns.split) if name]
-            return columns, _guarded(path, table.iter_batches(ROWS_AT_A_TIME, columns=names))
+            return columns, _guarded(path, table.iter_batches(ROWS_AT_A_TIME, columns=names, use_threads=False))
         reader = pa.ipc.open_stream(pa.memory_map(str(path)))
         return _find_columns(path, reader.schema), _guarded(path, iter(reader))
     except (OSError, pa.ArrowException) as error:
