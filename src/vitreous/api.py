@@ -73,7 +73,7 @@ def fit(
     by default, "auto", the data choose what is not named. `data` is a name, a path, arrays `(X, y)` or
     `((X, y), (X_test, y_test))`, a dictionary of these, a data frame, or a data set of (image, label). Every setting
     can be given by its name (`depth=6`, `val_fraction=0.2`), in its section (`train={"lr": 1e-3}`), or as
-    `settings={"train.lr": 1e-3}`. `callbacks` are `vitreous.Callback`s, or "tensorboard", "wandb". With
+    `settings={"train.lr": 1e-3}`. `callbacks` are `vitreous.Callback`s, or "tensorboard", "wandb", "trackio". With
     `resume`, the unfinished run `out` goes on with its own configuration.
     """
     named = {"seed": seed, "epochs": epochs, "lr": lr, "batch_size": batch_size}

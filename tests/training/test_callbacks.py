@@ -140,7 +140,7 @@ def test_a_logger_that_is_not_installed_names_the_extra(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("value", ["tensorbord", 3, Callback])
 def test_what_is_no_callback_is_refused(value, tmp_path):
-    with pytest.raises(VitreousError, match="choose from tensorboard, wandb, or pass an object"):
+    with pytest.raises(VitreousError, match="choose from tensorboard, wandb, trackio, or pass an object"):
         train(tmp_path, value)
     assert not (tmp_path / "run").exists()
 

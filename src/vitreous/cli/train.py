@@ -50,7 +50,7 @@ def train(
     processes: Annotated[int, Option(help="Data-parallel processes on this machine.", min=1)] = 1,
     compile_: Annotated[bool, Option("--compile", help="torch.compile the model.")] = False,
     device: DeviceOption = "auto",
-    log: Annotated[list[str] | None, Option(help="Also log to tensorboard or wandb; repeatable.")] = None,
+    log: Annotated[list[str] | None, Option(help="Also log to tensorboard, wandb or trackio; repeatable.")] = None,
     tensorboard: Annotated[bool, Option("--tensorboard", help="The same as --log tensorboard.")] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -144,11 +144,11 @@ class WandbStyle(_Logger):
         self.module.finish()
 
 
-LOGGERS = ("tensorboard", "wandb")
+LOGGERS = ("tensorboard", "wandb", "trackio")
 
 
 def as_callbacks(values: Iterable[Callback | str]) -> list[Callback]:
-    """Return callbacks as objects; a logger may be named: "tensorboard", "wandb"."""
+    """Return callbacks as objects; a logger may be named: "tensorboard", "wandb", "trackio"."""
     return [_as_callback(value) for value in ([values] if isinstance(values, Callback | str) else values)]
 
 
