@@ -6,7 +6,8 @@ Recipes and seeds take turns. A finished training in `--runs`, with the settings
 stopped one is continued, so this command may be stopped and started again at any time. The machine's fp32
 matrix-product rate is measured before and after each training, with as many threads, and the seconds are also given for
 a machine of 220 GFLOP/s. The test set is read once per training, with its last averaged weights; docs/log.md states
-where a recipe was changed after such a figure had been seen.
+where a recipe was changed after such a figure had been seen. `--docs` keeps the rows of recipes that are not named, from
+docs/benchmarks/recipes.json.
 """
 
 from __future__ import annotations
@@ -17,10 +18,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from common import REFERENCE_GFLOPS, Column, Report, Table, parser
+from common import REFERENCE_GFLOPS, Column, Report, Row, Table, parser
 
 from vitreous import hardware
 from vitreous.config import ModelConfig, ViTConfig
@@ -108,7 +108,7 @@ def readings_of(path: Path) -> list[float]:
     return json.loads(file.read_text())
 
 
-def row_of(recipe: str, paths: list[Path]) -> dict[str, Any]:
+def row_of(recipe: str, paths: list[Path]) -> Row:
     runs = [Run.open(path) for path in paths]
     results = [run.test_results for run in runs]
     accuracies = [one.accuracy for one in results]
@@ -129,6 +129,18 @@ def row_of(recipe: str, paths: list[Path]) -> dict[str, Any]:
         "threads": ", ".join(sorted({str(run.resolved.threads) for run in runs})),
         "dates": dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
     }  # fmt: skip
+
+
+def with_earlier(rows: dict[str, Row], docs: Path | None) -> list[Row]:
+    """Return all rows that the documentation has, those of this run in place of older ones; store them beside it."""
+    if docs is None:
+        return list(rows.values())
+    file = docs.with_suffix("") / "recipes.json"
+    known = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    known |= rows
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return [known[name] for name in dict.fromkeys([*GOALS, *known]) if name in known]
 
 
 def main() -> None:
@@ -157,7 +169,8 @@ def main() -> None:
             if seed < seeds[recipe]:
                 paths[recipe].append(train(recipe, seed, args.runs, args.threads))
     report.gflops = [reading for name in recipes for path in paths[name] for reading in readings_of(path)]
-    report.tables.append(Table("test accuracy over seeds", COLUMNS, [row_of(name, paths[name]) for name in recipes]))
+    rows = with_earlier({name: row_of(name, paths[name]) for name in recipes}, args.docs)
+    report.tables.append(Table("test accuracy over seeds", COLUMNS, rows))
     report.notes.append(
         "Every test accuracy: "
         + "; ".join(f"{row['recipe']} {', '.join(f'{one:.2%}' for one in row['accuracies'])}"
