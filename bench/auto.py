@@ -1,6 +1,6 @@
 """Compare `auto` with `vit` and its defaults on small sets of images.
 
-    python bench/auto.py [SET …] [--seeds N] [--runs runs/auto] [--json FILE] [--docs]
+    python bench/auto.py [SET …] [--seeds N] [--runs runs/auto] [--json FILE] [--docs docs/auto.md]
 
 The sets: 10, 100 and 1,000 training images per class of CIFAR-10, 100 of Fashion-MNIST, all of digits, and a synthetic
 folder of coloured shapes in mixed sizes. Validation images are split from these, and the test set is the whole one of
