@@ -69,19 +69,20 @@ class Attention:
     weights: Array  # (L, H, N, N), [query, key]; rows sum to 1
     grid: tuple[int, int]
     patch: int  # the chosen patch
+    has_class_token: bool
 
     @property
     def readout(self) -> Array:
-        """(L, H, rows, columns): from the class token or, without one, the mean over all tokens."""
+        """(L, H, rows, columns): from the class token or, without one, the mean over all patches."""
         L, H, N, _ = self.weights.shape
-        has_class_token = self.grid[0] * self.grid[1] < N
-        readout = self.weights[:, :, 0, 1:] if has_class_token else self.weights.mean(axis=2)
-        return readout.reshape(L, H, *self.grid)
+        first = N - self.grid[0] * self.grid[1]  # after the class token and the registers
+        rows = self.weights[:, :, 0] if self.has_class_token else self.weights[:, :, first:].mean(axis=2)
+        return rows[:, :, first:].reshape(L, H, *self.grid)
 
     def from_patch(self, patch: int) -> Array:
         """(L, H, rows, columns): from one patch."""
         L, H, N, _ = self.weights.shape
-        first = N - self.grid[0] * self.grid[1]  # 1 with a class token
+        first = N - self.grid[0] * self.grid[1]
         return self.weights[:, :, first + patch, first:].reshape(L, H, *self.grid)
 
 
@@ -212,7 +213,7 @@ def _patch_maps(model: ViT, image: Tensor, trace: relevance.Trace, temperature: 
         "attention-rollout": attention.rollout(layers, pooling),
         "last-attention": pooling @ layers[-1].mean(dim=0),
     }
-    maps = {name: values[int(model.config.has_class_token) :] for name, values in over_tokens.items()}
+    maps = {name: values[model.config.num_prefix_tokens :] for name, values in over_tokens.items()}
     removed = removal.patch_effects(model, image, trace.target, temperature)
     return maps if removed is None else maps | {"patch-removal": removed}
 
@@ -220,7 +221,7 @@ def _patch_maps(model: ViT, image: Tensor, trace: relevance.Trace, temperature: 
 def _vit_fields(model: ViT, image: Tensor, trace: relevance.Trace, patch: int, temperature: float) -> dict[str, Any]:
     weights = torch.cat(attention.attention_layers(trace.taps, model.config.depth))  # (L, H, N, N)
     return {
-        "attention": Attention(_array(weights), model.config.grid, patch),
+        "attention": Attention(_array(weights), model.config.grid, patch, model.config.has_class_token),
         "logit_lens": _array(calibrated(removal.logit_lens(model, trace.taps), temperature)),
         "head_effects": _array(removal.head_effects(model, image, trace.target, temperature)),
     }

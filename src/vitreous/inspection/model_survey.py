@@ -83,12 +83,12 @@ def _measure(model: ViT, images: Tensor) -> dict[str, Tensor]:
     model(images, taps)
     weights = torch.stack(attention_layers(taps, config.depth), dim=1)  # (B, L, H, N, N)
     stream = torch.stack(stream_layers(taps, config.depth), dim=1)  # (B, L + 1, N, D)
-    patches = stream[:, :, int(config.has_class_token) :]
+    patches = stream[:, :, config.num_prefix_tokens :]
     in_pixels = torch.as_tensor(patch_cells(config).centres).to(weights)  # (P, 2)
     in_patches = torch.cartesian_prod(*(torch.arange(count) for count in config.grid)).to(weights)
     measured = {
-        "attention_distance_pixels": attention_distance(weights, in_pixels, config.has_class_token),
-        "attention_distance_patches": attention_distance(weights, in_patches, config.has_class_token),
+        "attention_distance_pixels": attention_distance(weights, in_pixels, config.num_prefix_tokens),
+        "attention_distance_patches": attention_distance(weights, in_patches, config.num_prefix_tokens),
         "attention_entropy": attention_entropy(weights),
         "patch_norms": patches.norm(dim=-1).mean(dim=-1),
         "patch_similarity": mean_similarity(patches),

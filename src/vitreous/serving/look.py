@@ -145,11 +145,11 @@ def _rollout(attention: np.ndarray, config: ViTConfig, token_mask: np.ndarray | 
         row = identity[0]
     else:  # the mean of the remaining patches
         kept = np.ones(config.num_patches, attention.dtype) if token_mask is None else token_mask[0]
-        row = kept / kept.sum()
+        row = np.pad(kept / kept.sum(), (config.num_prefix_tokens, 0))
     for layer in reversed(attention):
         mixed = layer.mean(axis=0) + identity
         row = row @ (mixed / mixed.sum(axis=-1, keepdims=True))
-    return row[int(config.has_class_token) :]
+    return row[config.num_prefix_tokens :]
 
 
 def _patch_removal(
@@ -190,4 +190,4 @@ def _relevance(model: ServedModel, inputs: LookInputs) -> np.ndarray:
         trace = forward_and_back(vit, image, inputs.relevance_class, head_mask=head_mask, patch_mask=patch_mask)
     layers = [layer[0] for layer in attention_layers(trace.taps, vit.config.depth)]
     relevance = class_relevance(layers, trace.attention_gradients, relevance_readout(vit, trace))
-    return relevance[int(vit.config.has_class_token) :].detach().numpy()
+    return relevance[vit.config.num_prefix_tokens :].detach().numpy()
