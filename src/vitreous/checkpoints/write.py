@@ -32,13 +32,15 @@ _WRITE: dict[str, Callable[[Mapping[str, Tensor], ViTConfig], dict[str, Tensor]]
 
 #: Parts beyond the plain ViT (RGB, square, class token, learned positions, linear head) that a target can express.
 _EXPRESSIBLE = {
-    "timm": {"mean pooling", "channels", "oblong", "erf GELU", "tanh GELU"},
-    "hf": {"channels", "oblong", "erf GELU", "tanh GELU", "epsilon"},
+    "timm": {
+        "mean pooling", "channels", "oblong", "erf GELU", "tanh GELU", "quick GELU", "registers", "pre-norm",
+    },
+    "hf": {"channels", "oblong", "erf GELU", "tanh GELU", "quick GELU", "epsilon"},
     "torchvision": {"mlp head", "erf GELU", "epsilon"},
     "google": {"mean pooling", "mlp head", "channels", "oblong", "tanh GELU"},
-}
+}  # fmt: skip
 #: Parts that change the logits slightly but not the structure; `approximate=True` ignores them.
-_NUMERIC = {"erf GELU", "tanh GELU", "epsilon"}
+_NUMERIC = {"erf GELU", "tanh GELU", "quick GELU", "epsilon"}
 _COMMON_EPS = 1e-6
 _ALWAYS_BIASED = ("torchvision", "google")  # attention there cannot do without biases of q, k and v
 
@@ -95,6 +97,7 @@ def _facts(
         image_size=config.image_size,
         norm_eps=config.norm_eps,
         gelu=config.gelu,
+        pool="cls" if config.pool == "cls" else "mean",
         mean=None if mean is None else tuple(map(float, mean)),
         std=None if std is None else tuple(map(float, std)),
         class_names=None if class_names is None else tuple(map(str, class_names)),
@@ -122,6 +125,9 @@ def _parts(config: ViTConfig) -> dict[str, str]:
         ),
         "erf GELU": (config.gelu == "erf", "erf GELU (it has the tanh approximation only)"),
         "tanh GELU": (config.gelu == "tanh", "tanh GELU (it has erf GELU only)"),
+        "quick GELU": (config.gelu == "quick", "CLIP's quick GELU"),
+        "registers": (config.registers > 0, "register tokens (model.registers)"),
+        "pre-norm": (config.pre_norm, "a LayerNorm before the first block (model.pre_norm)"),
         "epsilon": (config.norm_eps != _COMMON_EPS, f"LayerNorm ε {config.norm_eps:g} (it has {_COMMON_EPS:g})"),
     }
     return {key: words for key, (there, words) in present.items() if there}
@@ -130,7 +136,8 @@ def _parts(config: ViTConfig) -> dict[str, str]:
 def _refuse_or_note(config: ViTConfig, layout: TargetLayout, as_folder: bool, approximate: bool) -> list[str]:
     parts = _parts(config)
     expressible = _EXPRESSIBLE[layout]
-    if layout == "timm" and not as_folder:  # its constructor takes any ε; only its config.json has no place for one
+    # timm's constructor takes any ε; its config.json has no place for one, but two architectures with different ones
+    if layout == "timm" and (not as_folder or config.norm_eps in timm.ARCHITECTURES):
         expressible = expressible | {"epsilon"}
     lacking = {key: words for key, words in parts.items() if key not in expressible}
     refused = [words for key, words in lacking.items() if not (approximate and key in _NUMERIC)]

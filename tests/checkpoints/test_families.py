@@ -1,0 +1,21 @@
+"""Families of ViTs, saved by their own library with random weights: the same numbers, or refused by name."""
+
+from __future__ import annotations
+
+import families
+import pytest
+
+TOLERANCE = 1e-5
+
+
+@pytest.mark.parametrize("name", families.FAMILIES)
+def test_family(name):
+    row = families.measure_family(name)
+    assert row.max_difference < TOLERANCE, row
+    assert row.tensors.endswith("none left over"), row
+
+
+@pytest.mark.parametrize("name", families.REFUSED)
+def test_what_is_not_lossless_is_refused_by_name(name):
+    words = families.REFUSED[name][1]
+    assert words in families.refusal(name)
