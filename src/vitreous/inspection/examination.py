@@ -17,6 +17,7 @@ from vitreous.inspection import attention, relevance, removal
 from vitreous.inspection.cells import Array, Cells, patch_cells, plain_cells
 from vitreous.inspection.faithfulness import Faithfulness, judge
 from vitreous.inspection.query import background, batched_logits, check_query, eval_mode, like_parameters
+from vitreous.inspection.reproduction import require_reproduction
 from vitreous.models import ViT
 
 
@@ -160,6 +161,9 @@ def examine(
         elif cells is None:
             cells = plain_cells((image.shape[-2], image.shape[-1]))
         kept = model.kept_patches if isinstance(model, removal.ReducedViT) else None
+        if isinstance(model, ViT):
+            heads = model.kept_heads if isinstance(model, removal.ReducedViT) else None
+            require_reproduction(model, image[None], heads)
         trace = relevance.forward_and_back(model, image, target, patch_mask=kept)
         fill = background(image)
         masks = torch.as_tensor(cells.masks(), device=image.device)
