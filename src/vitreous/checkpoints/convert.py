@@ -8,6 +8,7 @@ from typing import Any, cast
 from vitreous.checkpoints import TARGETS, TargetLayout, save_model
 from vitreous.checkpoints.assumptions import in_words
 from vitreous.checkpoints.checkpoint import bilinear_preprocessing
+from vitreous.checkpoints.processor import processor_limits
 from vitreous.checkpoints.read import fit_model, read_quietly
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import CheckpointError
@@ -40,9 +41,10 @@ def convert(
     fitted: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     open_questions = {"num_heads": num_heads, "pool": pool, "gelu": gelu, "norm_eps": norm_eps}
     preprocessing: Preprocessing | None
+    temperature = 1.0
     class_names: tuple[str, ...] | None
     if is_run(source):
-        model, preprocessing, class_names = _read_run(source, fitted)
+        model, preprocessing, class_names, temperature = _read_run(source, fitted)
         lines = [f"{source}: a run of vitreous"]
     else:
         model, checkpoint = fit_model(read_quietly(source, open_questions, None, allow_partial), fitted)
@@ -52,7 +54,11 @@ def convert(
     if to != "vitreous":
         stats: dict[str, Any] = preprocessing.model_dump(include={"mean", "std"}) if preprocessing else {}
         layout = cast(TargetLayout, to)
-        lines += save_model(model, target, layout, class_names=class_names, approximate=approximate, **stats)
+        lines += save_model(
+            model, target, layout, class_names=class_names, approximate=approximate, temperature=temperature, **stats
+        )
+        if to == "hf" and preprocessing is not None and is_run(source):
+            lines += processor_limits(preprocessing)
         return [*lines, f"wrote {target} in the layout of {to}"]
     names = _distinct_names(class_names, model.config.num_classes, lines)
     notes = [f"converted from {source.name}", *lines]
@@ -67,7 +73,7 @@ def convert(
     return [*lines, f"wrote the run {target}"]
 
 
-def _read_run(source: Path, fitted: dict[str, Any]) -> tuple[ViT, Preprocessing, tuple[str, ...]]:
+def _read_run(source: Path, fitted: dict[str, Any]) -> tuple[ViT, Preprocessing, tuple[str, ...], float]:
     if fitted:
         raise CheckpointError(
             f"{', '.join(fitted)}: a run cannot be refitted here; `vitreous train --from {source}` fine-tunes it"
@@ -76,7 +82,7 @@ def _read_run(source: Path, fitted: dict[str, Any]) -> tuple[ViT, Preprocessing,
     model = run.load_model()
     if not isinstance(model, ViT):
         raise CheckpointError(f"{str(source)!r} holds a {run.config.model.kind}, which no ViT layout can express")
-    return model, run.preprocessing, run.class_names
+    return model, run.preprocessing, run.class_names, run.temperature
 
 
 def _distinct_names(given: tuple[str, ...] | None, num_classes: int, lines: list[str]) -> tuple[str, ...]:

@@ -54,13 +54,15 @@ def save_model(
     std: Sequence[float] | None = None,
     class_names: Sequence[str] | None = None,
     approximate: bool = False,
+    temperature: float = 1.0,
 ) -> list[str]:
     """Write `model` to `path` in `layout`; return notes for the reader.
 
     timm: a `.safetensors` file, or a folder with timm's config.json; hf: a folder; torchvision: a `.safetensors` file;
     google: a `.npz` file in the layout of the paper's code. `mean` and `std` (per channel, of pixels in [0, 1]) are
     required for folders, which store them. What the target cannot express is refused by name; `approximate` writes
-    the weights nevertheless if only the kind of GELU or ε differs, and adds a note.
+    the weights nevertheless if only the kind of GELU or ε differs, and adds a note. `temperature`, of a calibrated run,
+    divides the head, so that the softmax of the other library gives the calibrated probabilities.
     """
     if layout not in TARGETS:
         raise CheckpointError(f"unknown layout {layout!r}; choose from {', '.join(TARGETS)}")
@@ -71,6 +73,9 @@ def save_model(
     notes = _refuse_or_note(config, layout, as_folder, approximate)
     facts = _facts(config, mean, std, class_names)
     tensors = {name: tensor.detach().cpu().float() for name, tensor in model.state_dict().items()}
+    if temperature != 1:
+        tensors |= {name: tensors[name] / temperature for name in ("head.weight", "head.bias")}
+        notes.append(f"the head is divided by the run's temperature {temperature:.4g}: probabilities are calibrated")
     if layout in _ALWAYS_BIASED and not config.qkv_bias:
         tensors |= {f"blocks.{i}.attn.qkv.bias": torch.zeros(3 * config.dim) for i in range(config.depth)}
     written = _WRITE[layout](tensors, config)
