@@ -4,8 +4,8 @@
 
 Each peer is built by its own library with random parameters and saved in that library's way (`save_pretrained`, timm's
 `save_for_hf`, a sharded folder …); vitreous reads the folder. Compared are the logits or, for a backbone, what the
-library pools. The other direction (`out`) is in bench/parity.py. What is refused is measured too: each of `REFUSED` is
-saved the same way, and the table has the feature that the refusal names.
+library pools. `OUT` is the other direction, and bench/parity.py has both for the plain layouts. What is refused is
+measured too: each of `REFUSED` is saved the same way, and the table has the feature that the refusal names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import torch
 from parity import MAIN_CASES, TINY, VARIANTS, Row, images_for, randomise
 from torch import Tensor, nn
 
-from vitreous.checkpoints import load_model, read_checkpoint
+from vitreous.checkpoints import load_model, read_checkpoint, save_model
 from vitreous.errors import CheckpointError
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 24, "patch_size": 6}
@@ -164,6 +164,51 @@ FAMILIES: dict[str, Case] = {
     "timm folder, tanh GELU": _timm(act_layer="gelu_tanh"),
 }  # fmt: skip
 
+# --- the other direction: ours, opened by the peer ---------------------------------------------------------
+
+
+def _google_out(name: str, folder: Path) -> Row:
+    """Google's npz has a peer here: timm reads it."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    def peer_logits(path: Path) -> Tensor:
+        model = VisionTransformer(**TIMM_SIZES, act_layer="gelu_tanh")
+        model.load_pretrained(str(path))
+        return model.eval()(images_for(config))
+
+    config = TINY.replace(gelu="tanh")
+    return parity.measure_out(config, "google", name, folder / "google.npz", peer_logits)
+
+
+def _clip_out(name: str, folder: Path) -> Row:
+    """A CLIP tower of Hugging Face's with a new head, written for timm, which has no bias in the patch projection."""
+    import timm
+
+    save_hf(hf_model("CLIPVisionModel"), folder / "hf")
+    model, checkpoint = load_model(folder / "hf", num_classes=TINY.num_classes)
+    randomise(model)
+    save_model(model, folder / "timm", "timm", mean=checkpoint.mean, std=checkpoint.std)
+    peer = timm.create_model(f"local-dir:{folder / 'timm'}", pretrained=True).eval()
+    with torch.no_grad():
+        difference = (peer(images_for(TINY)) - model(images_for(TINY))).abs().max().item()
+    again = read_checkpoint(folder / "timm")
+    return Row(name, "out", difference, again.report)
+
+
+def _timm_out(**changes: Any) -> Case:
+    return lambda name, folder: parity.timm_out(TINY.replace(**changes), folder, name)
+
+
+#: Family → what writes a model of ours and lets the peer open it; bench/parity.py has more.
+OUT: dict[str, Case] = {
+    "Google npz, opened by timm": _google_out,
+    "timm folder, registers": _timm_out(registers=3),
+    "timm folder, registers, mean": _timm_out(registers=2, pool="mean"),
+    "timm folder, ε 1e-5, quick GELU": _timm_out(norm_eps=1e-5, gelu="quick"),
+    "timm folder, CLIP": _clip_out,
+    "Hugging Face ViT, quick GELU": lambda name, folder: parity.hf_out(TINY.replace(gelu="quick"), folder, name),
+}
+
 #: Model → (what saves it, the words of the feature that its refusal names)
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     name: (lambda folder, kind=kind, changes=changes: save_hf(hf_model(kind, **changes), folder), words)  # type: ignore[misc]
@@ -196,10 +241,10 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
 }  # fmt: skip
 
 
-def measure_family(name: str) -> Row:
+def measure_family(name: str, cases: Mapping[str, Case] = FAMILIES) -> Row:
     parity.declare_torchvision_operators()
     with tempfile.TemporaryDirectory() as folder:
-        return FAMILIES[name](name, Path(folder))
+        return cases[name](name, Path(folder))
 
 
 def refusal(name: str) -> str:
@@ -220,7 +265,7 @@ _BEGIN, _END = "<!-- bench/families.py writes the following -->", "<!-- to here 
 
 
 def page() -> str:
-    rows = [measure_family(name) for name in FAMILIES]
+    rows = [measure_family(name, cases) for cases in (FAMILIES, OUT) for name in cases]
     rows += [parity.measure(case, TINY) for case in (MAIN_CASES | VARIANTS).values()]
     table = ["| refused | why |", "|---|---|", *(f"| {name} | {refusal(name)} |" for name in REFUSED)]
     return "\n".join([_BEGIN, "", parity.table(rows), "", *table, "", _END])

@@ -15,6 +15,13 @@ def test_family(name):
     assert row.tensors.endswith("none left over"), row
 
 
+@pytest.mark.parametrize("name", families.OUT)
+def test_ours_opened_by_the_peer(name):
+    row = families.measure_family(name, families.OUT)
+    assert row.max_difference < TOLERANCE, row
+    assert row.tensors.endswith("none left over"), row
+
+
 @pytest.mark.parametrize("name", families.REFUSED)
 def test_what_is_not_lossless_is_refused_by_name(name):
     words = families.REFUSED[name][1]

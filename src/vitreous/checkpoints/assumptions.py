@@ -28,21 +28,28 @@ def complete(stated: Facts, defaults: Facts, tensors: Mapping[str, Tensor]) -> t
     if facts.num_heads is None:
         facts = facts.model_copy(update={"num_heads": _published_heads(tensors)})
     if stated.num_heads is None:
-        lines.append(f"{facts.num_heads} heads, as models of this width usually have (num_heads=…, --num-heads)")
+        lines.append(f"{facts.num_heads} heads, as models of this width usually have (num_heads)")
     if stated.pool is None:
         assert facts.pool is not None
-        lines.append(f"{_POOLING[facts.pool]} (pool=…, --pool)")
+        lines.append(f"{_POOLING[facts.pool]} (pool)")
     if stated.gelu is None:
-        lines.append(f"the activation is GELU ({facts.gelu}) (gelu=…, --gelu)")
+        lines.append(f"the activation is {facts.gelu} GELU (gelu)")
     if stated.norm_eps is None:
-        lines.append(f"LayerNorm's ε is {facts.norm_eps:g} (norm_eps=…, --norm-eps)")
+        lines.append(f"LayerNorm's ε is {facts.norm_eps:g} (norm_eps)")
     if facts.pool == "cls" and "cls_token" not in tensors:
-        raise CheckpointError("the class token is to be pooled, and the weights have none: give pool=mean (--pool)")
+        raise CheckpointError(
+            "the class token is to be pooled, and the weights have none: give pool=mean (--pool mean)"
+        )
     return facts, lines
 
 
 def in_words(assumptions: Sequence[str]) -> str:
-    return f"assumed, because the file does not state it: {'; '.join(assumptions)}"
+    """Return one sentence that also says how to change an assumption; the last word of each is its argument."""
+    name = assumptions[0].rpartition("(")[2].rstrip(")")
+    return (
+        f"assumed, because the file does not state it: {'; '.join(assumptions)}. If that is wrong, set it: {name}=… in"
+        f" Python, --{name.replace('_', '-')} in `vitreous convert`, --set start.{name}=… in `vitreous train --from`"
+    )
 
 
 def log_assumptions(source: object, assumptions: Sequence[str]) -> None:

@@ -341,7 +341,10 @@ class StartConfig(_Frozen):
     """Fine-tuning: the weights to start from, and what their file may not state."""
 
     weights: Name | None = None  # a run folder or a published checkpoint; None: a fresh model
-    num_heads: Positive | None = None  # where the file does not state it
+    num_heads: Positive | None = None  # where the file does not state it, as the following
+    pool: Literal["cls", "mean"] | None = None
+    gelu: Literal["erf", "tanh", "quick"] | None = None
+    norm_eps: Annotated[float, Field(gt=0, lt=0.1)] | None = None
     trained_size: Size | None = None  # likewise, for grids that are not square
     allow_partial: bool = False  # load what fits and initialise the rest
 
