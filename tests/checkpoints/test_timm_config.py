@@ -102,3 +102,19 @@ def test_refused_by_name(folder, name):
         assert words in str(caught.value)
     finally:
         path.write_text(json.dumps(config))
+
+
+def test_a_backbone_that_returns_all_tokens(tmp_path, caplog):
+    """`num_classes=0, global_pool=""`: what is pooled is up to the user, so an assumption is printed."""
+    families.parity.declare_torchvision_operators()
+    arguments = {"num_classes": 0, "global_pool": "", "reg_tokens": 2}
+    model = families.timm_model(**arguments)
+    families.save_timm(model, tmp_path, **arguments)
+    (assumption,) = read_checkpoint(tmp_path).assumptions
+    assert assumption == "the class token is pooled (pool)"
+    images = families.images_for(families.TINY)
+    ours, _ = families.load_model(tmp_path, num_classes=7)
+    taps: dict[str, torch.Tensor] = {}
+    with torch.no_grad():
+        ours(images, taps)
+        torch.testing.assert_close(taps["pooled"], model.forward_features(images)[:, 0], rtol=0, atol=1e-5)

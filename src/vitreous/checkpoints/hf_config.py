@@ -176,6 +176,8 @@ def _model_facts(family: Family, model: Fields) -> Facts:
     model.refuse_null(_NEVER_NULL)
     model.refuse({"pooler_act": (("tanh",), "a pooler with another activation than tanh")})
     model.take("pooler_output_size")  # the tensors show it
+    for unread in ("intermediate_size", "mlp_ratio"):  # each family reads one of them
+        model.take(unread)
     dim, num_heads = model.take("hidden_size", 768), model.take("num_attention_heads", 12)
     if family.mlp_ratio is None:
         mlp_dim = model.take("intermediate_size", 3072)

@@ -91,6 +91,7 @@ class TimmConfig:
             {name: value for name, value in arguments.values.items() if value is not None},
         )
         arguments.refuse(_FEATURES)
+        self.num_classes = _number_of_classes(arguments, top, pretrained)
         self._check_pooling(arguments, top)
         self.facts = self._facts(arguments, pretrained, top)
         pretrained.refuse({"label_offset": ((0,), "classes whose numbers are shifted")})
@@ -116,6 +117,8 @@ class TimmConfig:
     def _check_pooling(self, arguments: Fields, top: Fields) -> None:
         for fields in (arguments, top):
             pooling = fields.take("global_pool")
+            if pooling == "" and self.num_classes == 0:
+                return  # a backbone that returns all tokens: the pooling is assumed
             if pooling is not None and pooling not in ("token", "avg"):
                 feature = _POOLINGS.get(pooling, "an unknown pooling") if isinstance(pooling, str) else "not a pooling"
                 raise CheckpointError(
@@ -164,13 +167,13 @@ class TimmConfig:
             num_heads=self.argument("num_heads") if arguments.take("num_heads") is None else self.stated["num_heads"],
             image_size=arguments.take("img_size", size[1:] if size[1] is not None else None),
             channels=arguments.take("in_chans", size[0]),
-            num_classes=_number_of_classes(arguments, top, pretrained) or None,
+            num_classes=self.num_classes or None,
             mlp_dim=int(dim * ratio) if isinstance(dim, int) and isinstance(ratio, int | float) else None,
             pre_norm=arguments.take("pre_norm"),
             positions="learned" if positions == "learn" else "none",
             gelu=gelu,
             norm_eps=self.defaults["norm_eps"] if "norm_layer" not in self.stated else 1e-6,
-            pool="cls" if self.argument("global_pool") == "token" else "mean",
+            pool={"token": "cls", "avg": "mean"}.get(self.argument("global_pool")),
             mean=pretrained.take("mean"),
             std=pretrained.take("std"),
             class_names=top.take("label_names") or names or pretrained.take("labels"),
@@ -187,6 +190,8 @@ class TimmConfig:
                     f"config.json states {name}={quoted(wanted)} (or its architecture does), and the weights"
                     f" {'have' if there else 'lack'} that part: correct the one that is wrong"
                 )
+        if self.num_classes == 0 and "head.weight" in tensors:
+            raise CheckpointError("config.json states num_classes=0, and the weights have a classifier: remove one")
         token = tensors.get("reg_token")
         registers = token.shape[1] if token is not None and token.ndim == 3 else 0
         if self.stated.get("reg_tokens", registers) != registers:
@@ -197,16 +202,17 @@ class TimmConfig:
 
 
 def _number_of_classes(arguments: Fields, top: Fields, pretrained: Fields) -> Any:
-    """Return the number that timm checks the head against; the model's argument must be the same."""
+    """Return the model's number of classes; timm replaces the head by a random one if the weights' number differs."""
     top.take("num_features")
     inner = pretrained.take("num_classes", _TIMM_CLASSES)
     number = top.take("num_classes", inner)
-    if (given := arguments.take("num_classes", number)) != number:
+    given = arguments.take("num_classes", number)
+    if given not in (0, number):
         raise CheckpointError(
             f"config.json states num_classes={quoted(number)}, and {quoted(given)} in model_args: timm would replace"
             " the classifier by a random one; correct the one that is wrong"
         )
-    return number
+    return given
 
 
 def _architecture(name: Any) -> dict[str, Any]:
