@@ -18,10 +18,10 @@ def test_parts_of_a_folder(tiny, tmp_path):
     (tmp_path / "hf" / "model.safetensors").unlink()
     names = sorted(whole)
     parts = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
-    for part, held in parts.items():
-        save_file({name: whole[name] for name in held}, tmp_path / "hf" / part)
+    for part, names_there in parts.items():
+        save_file({name: whole[name] for name in names_there}, tmp_path / "hf" / part)
     index = tmp_path / "hf" / "model.safetensors.index.json"
-    listed = {name: part for part, held in parts.items() for name in held}
+    listed = {name: part for part, names_there in parts.items() for name in names_there}
     index.write_text(json.dumps({"weight_map": listed}))
     for path in (tmp_path / "hf", index):
         assert read_checkpoint(path).report.endswith("none left over")
