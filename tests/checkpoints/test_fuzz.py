@@ -44,7 +44,7 @@ FAMILIES = (
 
 def changed(value: Any, rng: random.Random) -> Any:
     """Return another value, mostly of the same type."""
-    others: list[Any] = [None, "x", [], 3]
+    others: list[Any] = [None, "x", [], 3, [[]], {"a": []}, float("inf"), float("nan"), 10**400, True]
     if isinstance(value, bool):
         others += [not value] * 4
     elif isinstance(value, int):
@@ -54,7 +54,7 @@ def changed(value: Any, rng: random.Random) -> Any:
     elif isinstance(value, str):
         others += rng.sample(WORDS, 6)
     elif isinstance(value, list):
-        others += [value[:1], value * 2, value[::-1]]
+        others += [value[:1], value * 2, value[::-1], [value], [{}]]
     elif isinstance(value, dict):
         others += [{}, dict(list(value.items())[:1])]
     return rng.choice(others)

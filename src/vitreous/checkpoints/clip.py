@@ -71,7 +71,7 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
                 raise CheckpointError(f"{name!r} (in our names) has the shape {tuple(renamed[name].shape)}")
             renamed[name] = renamed[name].reshape(1, -1, renamed[name].shape[-1])
     kernel = renamed.get("patch_embed.proj.weight")
-    if is_clip and kernel is not None and "patch_embed.proj.bias" not in renamed:
+    if is_clip and kernel is not None and kernel.ndim == 4 and "patch_embed.proj.bias" not in renamed:
         renamed["patch_embed.proj.bias"] = torch.zeros(len(kernel))
     if not is_clip:
         notes.append("the normalised patches are averaged, as SiglipForImageClassification does")

@@ -64,3 +64,9 @@ class Fields:
                     f"{self.where} has the field {quoted(name)}, which vitreous does not know and which may change what"
                     " the model computes: remove it from the file if it does not"
                 )
+
+
+def product(width: Any, ratio: Any) -> Any:
+    """Return the width of an MLP, int(width · ratio), or what is not a number, for `facts` to refuse."""
+    is_number = isinstance(width, int) and isinstance(ratio, int | float)
+    return int(width * ratio) if is_number and 0 < width < 2**20 and 0 < ratio < 2**20 else ratio

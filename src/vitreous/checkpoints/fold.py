@@ -17,7 +17,8 @@ def fold_layer_scale(tensors: dict[str, Tensor], notes: list[str]) -> None:
         block, which, _ = name.rsplit(".", 2)
         target = f"{block}.attn.proj" if which == "ls1" else f"{block}.mlp.fc2"
         weight, bias, gamma = tensors.get(f"{target}.weight"), tensors.get(f"{target}.bias"), tensors.pop(name)
-        if weight is None or bias is None or gamma.shape != bias.shape or weight.shape[:1] != gamma.shape:
+        fits = weight is not None and weight.ndim == 2 and weight.shape[:1] == gamma.shape
+        if weight is None or bias is None or gamma.shape != bias.shape or not fits:
             raise CheckpointError(f"{name!r} fits no layer of its shape")
         tensors[f"{target}.weight"], tensors[f"{target}.bias"] = weight * gamma[:, None], bias * gamma
     if gammas:
@@ -59,12 +60,12 @@ def class_token_to_register(tensors: dict[str, Tensor], notes: list[str]) -> Non
     """Turn a class token that no head reads into a register, for pooling over the patches."""
     token, positions, registers = tensors.pop("cls_token"), tensors.get("pos_embed"), tensors.get("reg_token")
     parts = [token] if registers is None else [token, registers]
+    if any(part.ndim != 3 or len(part) != 1 or part.shape[-1] != token.shape[-1] for part in parts):
+        raise CheckpointError("the class token and the registers do not fit each other")
     if positions is not None:
         if positions.ndim != 3 or token.shape != positions[:, :1].shape:
             raise CheckpointError("the class token and the position embedding do not fit each other")
         parts[0], tensors["pos_embed"] = token + positions[:, :1], positions[:, 1:]
-    if len({part.shape[-1] for part in parts}) > 1:
-        raise CheckpointError("the class token and the registers do not fit each other")
     tensors["reg_token"] = torch.cat(parts, dim=1)
     notes.append("the class token, which the head does not read, is kept as a register: the same arithmetic")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from vitreous.checkpoints.facts import Facts, Gelu, Pool, gelu_named
-from vitreous.checkpoints.fields import Features, Fields
+from vitreous.checkpoints.fields import Features, Fields, product
 from vitreous.checkpoints.files import read_json
 from vitreous.errors import CheckpointError, quoted
 
@@ -183,7 +183,7 @@ def _model_facts(family: Family, model: Fields) -> Facts:
         mlp_dim = model.take("intermediate_size", 3072)
     else:
         ratio = model.take("mlp_ratio", family.mlp_ratio)
-        mlp_dim = int(dim * ratio) if isinstance(dim, int) and isinstance(ratio, int | float) else ratio
+        mlp_dim = product(dim, ratio)
     head_dim = model.take("head_dim")  # of no configuration class, but the models read it
     whole = isinstance(dim, int) and isinstance(num_heads, int) and isinstance(head_dim, int)
     if head_dim is not None and not (whole and head_dim * num_heads == dim):
@@ -215,7 +215,7 @@ def _model_facts(family: Family, model: Fields) -> Facts:
 
 def _check_classes(family: Family, architectures: Any) -> None:
     for name in architectures if isinstance(architectures, list) else [architectures]:
-        if name in family.refused:
+        if isinstance(name, str) and name in family.refused:
             raise CheckpointError(f"{name} computes {family.refused[name]}, which vitreous' ViT does not")
         if name not in family.classes:
             raise CheckpointError(
@@ -251,12 +251,13 @@ def _processor_facts(record: Mapping[str, Any], channels: int | None) -> Facts:
     scale = factor * 255
     if abs(scale - 1) < 1e-6 or stated.mean is None or stated.std is None:
         return stated
-    return Facts(mean=tuple(m / scale for m in stated.mean), std=tuple(s / scale for s in stated.std))
+    scaled = {"mean": [m / scale for m in stated.mean], "std": [s / scale for s in stated.std]}
+    return Facts.stated(fields.where, scaled, {"mean": "image_mean", "std": "image_std"})
 
 
 def _per_channel(value: Any, channels: int | None) -> Any:
     """A single number is for every channel."""
-    return [float(value)] * (channels or 3) if isinstance(value, int | float) else value
+    return [value] * (channels or 3) if isinstance(value, int | float) else value
 
 
 def processor_deviations(folder: Path) -> list[str]:

@@ -81,6 +81,7 @@ def _add_zero_biases(tensors: dict[str, Tensor], depth: int, record: TimmConfig 
     if record is not None and record.argument("proj_bias") is False:
         lacking += [f"blocks.{i}.{layer}" for i in range(depth) for layer in _BIASED]
     lacking = [layer for layer in lacking if f"{layer}.weight" in tensors and f"{layer}.bias" not in tensors]
+    lacking = [layer for layer in lacking if tensors[f"{layer}.weight"].ndim]  # a number has no rows
     for layer in lacking:
         tensors[f"{layer}.bias"] = torch.zeros(len(tensors[f"{layer}.weight"]))
     if lacking:

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from vitreous.checkpoints.facts import Facts, Gelu, gelu_named
-from vitreous.checkpoints.fields import Features, Fields
+from vitreous.checkpoints.fields import Features, Fields, product
 from vitreous.errors import CheckpointError, quoted
 
 _TIMM_CLASSES = 1000  # timm's default
@@ -168,7 +168,7 @@ class TimmConfig:
             image_size=arguments.take("img_size", size[1:] if size[1] is not None else None),
             channels=arguments.take("in_chans", size[0]),
             num_classes=self.num_classes or None,
-            mlp_dim=int(dim * ratio) if isinstance(dim, int) and isinstance(ratio, int | float) else None,
+            mlp_dim=None if dim is None or ratio is None else product(dim, ratio),
             pre_norm=arguments.take("pre_norm"),
             positions="learned" if positions == "learn" else "none",
             gelu=gelu,
