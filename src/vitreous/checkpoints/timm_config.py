@@ -85,11 +85,8 @@ class TimmConfig:
         top = Fields(config, "config.json")
         pretrained = top.section("pretrained_cfg") if "pretrained_cfg" in config else top  # older files have one object
         arguments = top.section("model_args")
-        defaults = _architecture(top.take("architecture"))
-        self.defaults, self.stated = (
-            defaults,
-            {name: value for name, value in arguments.values.items() if value is not None},
-        )
+        self.defaults = _architecture(top.take("architecture"))
+        self.stated = {name: value for name, value in arguments.values.items() if value is not None}
         arguments.refuse(_FEATURES)
         self.num_classes = _number_of_classes(arguments, top, pretrained)
         self._check_pooling(arguments, top)
@@ -145,16 +142,9 @@ class TimmConfig:
     def _facts(self, arguments: Fields, pretrained: Fields, top: Fields) -> Facts:
         for name in ("class_token", "reg_tokens", "no_embed_class", "init_values", "fc_norm", "proj_bias"):
             arguments.take(name)
-        if self.argument("act_layer") is None:
-            gelu = None
-        else:
-            arguments.take("act_layer")
-            gelu = gelu_named(str(self.argument("act_layer")).lower(), _GELU)
-        dim, ratio, positions = (
-            self.stated.get("embed_dim"),
-            arguments.take("mlp_ratio"),
-            arguments.take("pos_embed", "learn"),
-        )
+        activation = arguments.take("act_layer", self.defaults["act_layer"])
+        dim, ratio = arguments.take("embed_dim"), arguments.take("mlp_ratio")
+        positions = arguments.take("pos_embed", "learn")
         if positions not in ("learn", "none", ""):
             raise CheckpointError(f"config.json states pos_embed={quoted(positions)}, which vitreous does not know")
         size = pretrained.take("input_size", [3, None, None])  # [C, height, width]
@@ -164,14 +154,14 @@ class TimmConfig:
         return arguments.facts(
             {"dim": "embed_dim", "depth": "depth", "qkv_bias": "qkv_bias"},
             patch_size=arguments.take("patch_size", self.defaults["patch_size"]),
-            num_heads=self.argument("num_heads") if arguments.take("num_heads") is None else self.stated["num_heads"],
+            num_heads=arguments.take("num_heads", self.defaults["num_heads"]),
             image_size=arguments.take("img_size", size[1:] if size[1] is not None else None),
             channels=arguments.take("in_chans", size[0]),
             num_classes=self.num_classes or None,
             mlp_dim=None if dim is None or ratio is None else product(dim, ratio),
             pre_norm=arguments.take("pre_norm"),
             positions="learned" if positions == "learn" else "none",
-            gelu=gelu,
+            gelu=None if activation is None else gelu_named(str(activation).lower(), _GELU),
             norm_eps=self.defaults["norm_eps"] if "norm_layer" not in self.stated else 1e-6,
             pool={"token": "cls", "avg": "mean"}.get(self.argument("global_pool")),
             mean=pretrained.take("mean"),
