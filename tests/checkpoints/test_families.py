@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import families
 import pytest
 
@@ -26,3 +28,10 @@ def test_ours_opened_by_the_peer(name):
 def test_what_is_not_lossless_is_refused_by_name(name):
     words = families.REFUSED[name][1]
     assert words in families.refusal(name)
+
+
+def test_the_page_has_every_case():
+    """`python bench/families.py --write docs/checkpoints.md` writes it."""
+    page = (Path(__file__).parents[2] / "docs" / "checkpoints.md").read_text(encoding="utf-8")
+    names = (*families.FAMILIES, *families.OUT, *families.REFUSED)
+    assert [name for name in names if f"| {name} |" not in page] == []
