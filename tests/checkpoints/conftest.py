@@ -13,6 +13,10 @@ import torch
 from vitreous.config import ViTConfig
 from vitreous.models.vit import ViT
 
+BENCH = str(Path(__file__).parents[2] / "bench")
+if BENCH not in sys.path:  # its scripts import each other
+    sys.path.insert(0, BENCH)
+
 
 @pytest.fixture(scope="session")
 def parity() -> ModuleType:

@@ -96,20 +96,20 @@ def test_heads_are_required_or_assumed_with_a_note(tiny, write):
         read_checkpoint(path, num_heads=5)
     published = read_checkpoint(write(state_of(tiny(dim=192, num_heads=3, depth=1))))
     assert published.config.num_heads == 3
-    assert any("3 heads, as the published models" in note for note in published.notes)
+    assert any("3 heads, as models of this width usually have" in line for line in published.assumptions)
 
 
-def test_invalid_facts_in_a_header_are_ignored(tiny, write):
-    facts = {"cls": 1, "num_heads": 4, "image_size": [24, -1], "norm_eps": "1e-6", "gelu": [], "mean": [float("nan")],
-             "std": {"0": 1}, "class_names": {"0": "a", "2": "b"}}  # fmt: skip
-    checkpoint = read_checkpoint(write(state_of(tiny()), vitreous=json.dumps(facts)))
-    assert (checkpoint.config.num_heads, checkpoint.config.image_size, checkpoint.config.gelu) == (4, (24, 24), "erf")
-    assert checkpoint.mean is checkpoint.std is checkpoint.class_names is None
+def test_invalid_facts_are_refused_by_name(tiny, write):
+    facts = {"image_size": [24, -1], "norm_eps": "1e-6", "gelu": [], "mean": [float("nan")], "std": {"0": 1},
+             "class_names": {"0": "a", "2": "b"}, "depth": 3, "rope": True}  # fmt: skip
+    for name, value in facts.items():
+        with pytest.raises(CheckpointError, match=name):
+            read_checkpoint(write(state_of(tiny()), vitreous=json.dumps({"num_heads": 4, name: value})))
     for text in ("[1]", "{", "[" * 100_000):
-        with pytest.raises(CheckpointError, match="give num_heads"):
-            read_checkpoint(write(state_of(tiny()), vitreous=text))
-    for wrong in ({"num_heads": 4, "trained_size": (24, "24")}, {"num_heads": 0}):
-        with pytest.raises(CheckpointError, match="must be positive whole numbers"):
+        with pytest.raises(CheckpointError, match="should be a JSON object"):
+            read_checkpoint(write(state_of(tiny()), vitreous=text), num_heads=4)
+    for wrong in ({"trained_size": (24, "24")}, {"num_heads": 0}, {"pool": "max"}, {"gelu": "relu"}, {"norm_eps": 0}):
+        with pytest.raises(CheckpointError, match=f"{next(iter(wrong))}=.*: expected"):
             read_checkpoint(write(state_of(tiny())), **wrong)
 
 
@@ -122,7 +122,7 @@ def test_an_oblong_grid_needs_its_size(tiny, write):
     path = write(state_of(tiny(image_size=(24, 12))))
     assert read_checkpoint(path, num_heads=4, trained_size=(24, 12)).config.grid == (4, 2)
     assert any("the class token has no position embedding" in note for note in read_checkpoint(path, num_heads=4).notes)
-    with pytest.raises(CheckpointError, match=r"was not trained at \(30, 30\)"):
+    with pytest.raises(CheckpointError, match="was not trained at 30×30 pixels"):
         read_checkpoint(path, num_heads=4, trained_size=30)
 
 
@@ -187,9 +187,12 @@ def test_tensors_outside_the_prefix_are_left_over(tiny, write):
 PARTS = {
     "dist_token": "DeiT's distillation token",
     "head_dist.weight": "DeiT's distillation token",
-    "reg_token": "register tokens",
     "fc_norm.weight": "fc_norm",
-    "norm_pre.weight": "before the first block",
+    "blocks.0.mlp.w12.weight": "SwiGLU",
+    "blocks.0.attn.lambda_q1": "differential attention",
+    "blocks.0.in_proj.weight": "attention and MLP in parallel",
+    "blocks.0.gamma_1": "rotary positions",
+    "base_model.blocks.0.attn.qkv.lora_A.weight": "LoRA",
     "attn_pool.q.weight": "attention pooling",
     "blocks.0.attn.q_norm.weight": "normalised queries and keys",
     "patch_embed.backbone.conv.weight": "timm's hybrid",
@@ -344,8 +347,22 @@ def test_tensors_under_two_names_or_unknown(hf_folder, write):
 @pytest.mark.parametrize(
     ("change", "match"),
     [
-        ({"model_type": "beit"}, "'beit' model"),
-        ({"hidden_act": "quick_gelu"}, "'quick_gelu'.*is not GELU"),
+        ({"model_type": "beit"}, "'beit' model with relative position biases"),
+        ({"model_type": "dinov3_vit"}, r"rotary positions \(rope\)"),
+        ({"model_type": 3}, "3 model"),
+        ({"architectures": ["MyViT"]}, "the class 'MyViT'"),
+        ({"layer_norm_eps": "1e-5"}, "layer_norm_eps='1e-5'"),
+        ({"layer_norm_eps": None}, "layer_norm_eps is null"),
+        ({"num_hidden_layers": 5}, "num_hidden_layers.*the weights have 2"),
+        ({"qkv_bias": False}, "qkv_bias=False, and the weights have True"),
+        ({"num_labels": 3}, "num_labels=3"),
+        ({"image_size": 48}, "not trained at 48×48"),
+        ({"head_dim": 16}, "head_dim=16"),
+        ({"is_causal": True}, "causal attention"),
+        ({"quantization_config": {"bits": 4}}, "quantised weights"),
+        ({"problem_type": "multi_label_classification"}, "several labels"),
+        ({"rope_theta": 100.0}, "the field 'rope_theta'.*remove it"),
+        ({"hidden_act": "relu"}, "'relu'.*is not GELU"),
         ({"hidden_act": []}, r"\[\].*is not GELU"),
     ],
 )

@@ -19,7 +19,7 @@ from vitreous.checkpoints.convert import convert
 from vitreous.config import DataConfig
 from vitreous.data.datasets import DATASETS, load_dataset
 from vitreous.data.preprocessing import Preprocessing
-from vitreous.errors import DataError
+from vitreous.errors import CheckpointError, DataError
 from vitreous.runs import Run
 
 
@@ -231,7 +231,7 @@ def test_convert_there_and_back(vitreous_command, runs, tmp_path):
     assert "none left over" in out
     first = json.loads(vitreous_command("evaluate", "--run", runs / "vit", "--json")[1])
     again = json.loads(vitreous_command("evaluate", "--run", tmp_path / "back", "--data", "digits", "--json")[1])
-    assert again["raw_nll"] == pytest.approx(first["raw_nll"], rel=1e-4)  # the temperature has no place in their layout
+    assert again["raw_nll"] == pytest.approx(first["nll"], rel=1e-4)  # the temperature went into the head
     code, _, errors = vitreous_command("evaluate", "--run", tmp_path / "back")
     assert code == 2
     assert "name some with --data" in errors
@@ -258,9 +258,13 @@ def test_converted_class_names_are_unique(runs, tmp_path):
     settings = json.loads(file.read_text())
     del settings["id2label"]["9"]
     file.write_text(json.dumps(settings))
-    lines = convert(tmp_path / "hf", tmp_path / "numbered", "vitreous")
-    assert any("names 9 classes and the model has 10" in line for line in lines)
-    assert Run.open(tmp_path / "numbered").class_names == tuple("0123456789")
+    with pytest.raises(CheckpointError, match=r"num_classes=9 \(num_labels, id2label\), and the weights have 10"):
+        convert(tmp_path / "hf", tmp_path / "numbered", "vitreous")
+    settings["id2label"]["9"] = "crane"
+    file.write_text(json.dumps(settings))
+    lines = convert(tmp_path / "hf", tmp_path / "numbered", "vitreous", num_classes=3)
+    assert any("names 10 classes and the model has 3" in line for line in lines)
+    assert Run.open(tmp_path / "numbered").class_names == tuple("012")
 
 
 def test_model_with_four_channels_takes_no_image_file():

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 
 import vitreous
 import vitreous.cli
@@ -43,20 +43,66 @@ def test_transformers_loads_it_with_the_same_logits(run, tmp_path, transformers_
     theirs = transformers_vit.ViTForImageClassification.from_pretrained(pushed.folder).eval()
     pixels = torch.randint(0, 256, (5, 1, 28, 28), dtype=torch.uint8)
     inputs = run.preprocessing.to_input(pixels)
+    assert run.temperature != 1  # it is in the head, so that softmax gives the calibrated probabilities
     with torch.inference_mode():
-        torch.testing.assert_close(theirs(inputs).logits, run.model(inputs), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(theirs(inputs).logits, run.model(inputs) / run.temperature, rtol=1e-4, atol=1e-5)
     assert theirs.config.id2label == dict(enumerate(run.class_names))
     assert pushed.for_transformers
 
 
-def test_their_processor_and_ours_agree_on_an_image_of_the_right_size(colour_run, tmp_path, transformers_vit):
-    from transformers import AutoImageProcessor
+#: height, width, mode and suffix of image files
+FILES = [
+    (12, 20, "RGB", "png"), (40, 33, "RGB", "png"), (7, 9, "RGB", "png"), (12, 61, "RGB", "bmp"), (30, 50, "L", "png"),
+    (25, 25, "P", "png"), (24, 40, "RGBA", "png"), (35, 70, "RGB", "jpg"), (12, 20, "L", "jpg"),
+]  # fmt: skip
 
-    folder = colour_run.push(tmp_path / "repository").folder
-    image = Image.fromarray(np.random.default_rng(2).integers(0, 256, (12, 20, 3), dtype=np.uint8))
-    theirs = AutoImageProcessor.from_pretrained(folder)(image, return_tensors="pt")["pixel_values"]
-    ours = colour_run.preprocessing.to_input(torch.from_numpy(colour_run.preprocessing.prepare(image).pixels)[None])
-    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-4)
+
+def on_the_card(run, folder, file):
+    """Return the probabilities of transformers for an image file by the code on the model card, and the pixels."""
+    from transformers import AutoImageProcessor, AutoModelForImageClassification
+
+    processor = AutoImageProcessor.from_pretrained(folder)
+    model = AutoModelForImageClassification.from_pretrained(folder).eval()
+    with Image.open(file) as image, torch.inference_mode():
+        upright = ImageOps.exif_transpose(image)
+        inputs = processor(upright.convert("L") if run.preprocessing.channels == 1 else upright, return_tensors="pt")
+        return model(**inputs).logits.softmax(dim=-1)[0], inputs["pixel_values"]
+
+
+def check_file(run, folder, file):
+    """The same probabilities if the image needs no resizing, otherwise pixels within one level, as the card says."""
+    theirs, pixels = on_the_card(run, folder, file)
+    prediction = run.predict(file)[0]
+    ours = torch.tensor([prediction.probabilities[name] for name in run.class_names])
+    inputs = run.preprocessing.to_input(torch.from_numpy(prediction.pixels)[None])
+    levels = ((pixels - inputs).abs() * torch.tensor(run.preprocessing.std).view(1, -1, 1, 1)).max() * 255
+    with Image.open(file) as image:
+        same_size = (image.height, image.width) == run.preprocessing.image_size and not image.getexif()
+    assert levels < (1e-3 if same_size else 1.01)
+    torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-5 if same_size else 2e-3)
+
+
+@pytest.mark.parametrize(("height", "width", "mode", "suffix"), FILES)
+def test_their_probabilities_for_a_file_are_ours(colour_run, tmp_path, transformers_vit, height, width, mode, suffix):
+    folder, file = colour_run.push(tmp_path / "repository").folder, tmp_path / f"image.{suffix}"
+    noise = np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    image = Image.fromarray(noise).convert(mode)
+    if mode == "RGBA":
+        image.putalpha(Image.fromarray(noise[:, :, 0]))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a camera
+    image.save(file, **({"exif": exif} if suffix == "jpg" else {}))
+    check_file(colour_run, folder, file)
+
+
+def test_gray_files_too(tmp_path, transformers_vit):
+    images = np.random.default_rng(0).integers(0, 256, (60, 28, 28), dtype=np.uint8)
+    labels = np.array(["cat", "dog"])[np.arange(60) % 2]
+    run = vitreous.fit("vit", data=(images, labels), out=tmp_path / "run", patch_size=7, progress=False, **TINY)
+    folder, file = run.push(tmp_path / "repository").folder, tmp_path / "image.png"
+    for size in ((28, 28), (50, 31), (14, 90)):
+        Image.fromarray(np.random.default_rng(1).integers(0, 256, size, dtype=np.uint8)).save(file)
+        check_file(run, folder, file)
 
 
 def test_the_run_in_it_is_whole(run, tmp_path):
@@ -88,7 +134,7 @@ def test_the_card_has_what_was_measured(run, tmp_path):
 def test_what_their_processor_cannot_do_is_stated(run, colour_run, tmp_path):
     pushed = run.push(tmp_path / "gray")
     text = (pushed.folder / "README.md").read_text(encoding="utf-8")
-    for words in ("inverts dark-on-light drawings", 'call image.convert("L") first', "calibrated probabilities"):
+    for words in ("inverts dark-on-light drawings", 'call image.convert("L") first', "within one of 255 levels"):
         assert any(words in note for note in pushed.notes)
         assert words in text
     assert any("states no licence" in note for note in pushed.notes)

@@ -24,6 +24,8 @@ VARIANTS = {
     "conv stem": {"image_size": (16, 16), "stem_channels": (4, 4), "patch_size": 1},
     "relative, mlp head": {"positions": "relative", "head": "mlp"},
     "no positions": {"positions": "none", "pool": "mean"},
+    "registers": {"registers": 3},
+    "registers, mean": {"registers": 1, "pool": "mean", "pre_norm": True, "gelu": "quick"},
     "one patch": {"patch_size": 8},
     "many patches": {"image_size": (18, 16), "patch_size": 2},
 }

@@ -79,8 +79,8 @@ def test_removed_patches_have_no_pooling_weight(any_vit, image_for) -> None:
 def test_distance(any_vit, taps_of) -> None:
     """Per patch: weights over patches only, normalised to sum to 1, times the distance between the centres."""
     weights = attention_layers(taps_of(any_vit), any_vit.config.depth)[0][0].numpy()  # (H, N, N)
-    centres, first = patch_cells(any_vit.config).centres, int(any_vit.config.has_class_token)
-    ours = attention_distance(torch.from_numpy(weights), torch.from_numpy(centres), bool(first)).numpy()
+    centres, first = patch_cells(any_vit.config).centres, any_vit.config.num_prefix_tokens
+    ours = attention_distance(torch.from_numpy(weights), torch.from_numpy(centres), first).numpy()
     for head, attention in enumerate(weights):
         total = 0.0
         for q, query in enumerate(centres):
@@ -99,8 +99,11 @@ def test_entropy() -> None:
 
 def test_attention_from_the_readout_and_from_a_patch() -> None:
     weights = np.arange(9.0).reshape(1, 1, 3, 3)
-    with_class_token, without = Attention(weights, (1, 2), patch=1), Attention(weights, (1, 3), patch=1)
+    with_class_token = Attention(weights, (1, 2), patch=1, has_class_token=True)
+    without = Attention(weights, (1, 3), patch=1, has_class_token=False)
+    one_register = Attention(weights, (1, 2), patch=1, has_class_token=False)
     assert with_class_token.readout.tolist() == [[[[1, 2]]]]
     assert without.readout.tolist() == [[[[3, 4, 5]]]]  # the mean of the rows
+    assert one_register.readout.tolist() == [[[[5.5, 6.5]]]]  # the mean of the patches' rows
     assert with_class_token.from_patch(1).tolist() == [[[[7, 8]]]]
     assert without.from_patch(1).tolist() == [[[[3, 4, 5]]]]

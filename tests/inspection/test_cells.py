@@ -25,7 +25,7 @@ def test_a_patch_depends_on_its_own_cell(any_vit, image_for) -> None:
     """The pixels a patch's token depends on: exactly its cell's, or, where cells are approximate, around them."""
     cells, model = patch_cells(any_vit.config), any_vit
     image = image_for(model)[None].requires_grad_()
-    tokens = model.embed(image)[0, int(model.config.has_class_token) :]
+    tokens = model.embed(image)[0, model.config.num_prefix_tokens :]
     for patch, mask in enumerate(cells.masks()):
         (gradient,) = torch.autograd.grad(tokens[patch].square().sum(), image, retain_graph=True)
         touched = gradient[0].abs().sum(dim=0).numpy() > 0

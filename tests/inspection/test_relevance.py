@@ -92,7 +92,7 @@ def test_relevance(tiny_vit, image_for, variant: str, target: int) -> None:
     with torch.no_grad():
         tokens = model.embed(image[None])[0].numpy()
         assert NumpyViT(model).run(tokens, {}, {})[0] == pytest.approx(model(image[None])[0].numpy())
-    expected = numpy_relevance(model, tokens, target)[int(model.config.has_class_token) :]
+    expected = numpy_relevance(model, tokens, target)[model.config.num_prefix_tokens :]
     np.testing.assert_allclose(ours.ravel(), expected, rtol=1e-5, atol=1e-9)
 
 

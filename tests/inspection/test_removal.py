@@ -92,7 +92,7 @@ def test_a_reduced_model_is_the_model_under_its_masks(any_vit, image_for) -> Non
     if not gone:
         return
     assert found.patch_effects.ravel()[0] == pytest.approx(0, abs=1e-9)
-    weights = found.attention.weights[..., int(config.has_class_token)]  # attention to patch 0
+    weights = found.attention.weights[..., config.num_prefix_tokens]  # attention to patch 0
     np.testing.assert_array_equal(weights, 0)
     assert found.maps["relevance"].cells.ravel()[0] == pytest.approx(0, abs=1e-9)
     assert all(np.isfinite(values).all() for values in found.arrays().values())

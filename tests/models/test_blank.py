@@ -29,6 +29,7 @@ VARIANTS = {
     "mean": {"pool": "mean", "positions": "sincos-2d"},
     "sequence pooling": {"pool": "seq", "positions": "learned-2d"},
     "no positions": {"positions": "none"},
+    "registers": {"registers": 2, "pre_norm": True},
     "padded": {"image_size": (27, 30), "fit": "pad"},
     "resized": {"image_size": (27, 30), "fit": "resize"},
     "colour": {"channels": 3, "window": 6},

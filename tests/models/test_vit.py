@@ -42,6 +42,10 @@ VARIANTS: dict[str, ViTConfig] = {
     "resized": SMALL.replace(image_size=(11, 10), fit="resize"),
     "no qkv bias": SMALL.replace(qkv_bias=False),
     "tanh": SMALL.replace(gelu="tanh"),
+    "registers": SMALL.replace(registers=2),
+    "registers, mean": SMALL.replace(registers=2, pool="mean"),
+    "registers, seq": SMALL.replace(registers=1, pool="seq"),
+    "CLIP": SMALL.replace(pre_norm=True, gelu="quick"),
     "many tokens": SMALL.replace(image_size=24, patch_size=4, num_heads=4, positions="learned-2d"),
 }
 every_variant = pytest.mark.parametrize("config", VARIANTS.values(), ids=VARIANTS)
@@ -164,12 +168,15 @@ def test_a_removed_patch_is_not_seen(pool: str, positions: str, make: Callable[[
     torch.testing.assert_close(model(images, patch_mask=mask), model(changed, patch_mask=mask))
 
 
+@pytest.mark.parametrize("registers", [0, 2])
 @pytest.mark.parametrize("pool", ["cls", "mean", "seq"])
-def test_removing_patches_equals_a_model_that_never_had_them(pool: str, make: Callable[[ViTConfig], ViT]) -> None:
-    config = SMALL.replace(pool=pool)
+def test_removing_patches_equals_a_model_that_never_had_them(
+    pool: str, registers: int, make: Callable[[ViTConfig], ViT]
+) -> None:
+    config = SMALL.replace(pool=pool, registers=registers)
     model, images = make(config), images_for(config)
     kept = torch.tensor([True, False, True, True, False, True, False, True, True])
-    tokens = torch.cat([torch.tensor([True]), kept]) if config.has_class_token else kept
+    tokens = torch.cat([torch.ones(config.num_prefix_tokens, dtype=torch.bool), kept])
     x = model.embed(images)[:, tokens]
     for block in model.blocks:
         x = block(x)

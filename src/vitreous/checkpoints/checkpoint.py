@@ -11,16 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitreous.checkpoints.assumptions import complete
 from vitreous.checkpoints.facts import Facts, Stats
+from vitreous.checkpoints.fold import class_token_to_register
 from vitreous.checkpoints.positions import PositionRule
 from vitreous.config import ViTConfig, build_config
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import CheckpointError, ConfigError
 from vitreous.models.vit import ViT
 from vitreous.reports.formats import by
-
-#: Heads of the published models, for layouts that do not record them: width → heads (ViT-H and up are not 64 wide).
-PUBLISHED_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1280: 16, 1408: 16, 1664: 16}
 
 HEAD = ("head.weight", "head.bias")
 
@@ -31,7 +30,8 @@ class Mapped:
 
     tensors: dict[str, Tensor]
     unexpected: list[str]
-    facts: Facts  # as stated, completed by the layout's defaults
+    facts: Facts  # as the file and the caller state them, or as the layout implies them
+    defaults: Facts  # assumed where nothing is stated
     position_rule: PositionRule
     notes: list[str] = field(default_factory=list)
     used: int = 0  # tensors of the file that went into ours
@@ -39,7 +39,7 @@ class Mapped:
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """Weights for a `ViT(config)`; `notes` state what was assumed or converted."""
+    """Weights for a `ViT(config)`; `notes` state what was converted, `assumptions` what the file leaves open."""
 
     path: Path
     tensors: dict[str, Tensor]
@@ -54,6 +54,7 @@ class Checkpoint:
     unexpected: tuple[str, ...] = ()
     wrong_shape: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()  # each with the argument that changes it
 
     @property
     def has_head(self) -> bool:
@@ -102,9 +103,15 @@ def bilinear_preprocessing(config: ViTConfig, mean: tuple[float, ...], std: tupl
 
 def make_checkpoint(path: Path, mapped: Mapped) -> Checkpoint:
     """Infer the configuration, convert to float32 and compare every tensor with what the model expects."""
-    notes, facts = list(mapped.notes), mapped.facts
+    notes = list(mapped.notes)
     tensors = _as_float32(mapped.tensors, notes)
+    _shape(tensors, "patch_embed.proj.weight", ndim=4)
+    facts, assumptions = complete(mapped.facts, mapped.defaults, tensors)
+    if facts.pool == "mean" and "cls_token" in tensors:
+        class_token_to_register(tensors, notes)
     config = _infer_config(tensors, facts, notes)
+    if facts.mean is not None and len(facts.mean) != config.channels:
+        notes.append(f"the input's mean has {len(facts.mean)} numbers, for {config.channels} channels: it is not used")
     expected = expected_shapes(config)
     is_backbone = not any(name in tensors for name in HEAD)
     return Checkpoint(
@@ -125,6 +132,7 @@ def make_checkpoint(path: Path, mapped: Mapped) -> Checkpoint:
             if name in expected and tuple(tensor.shape) != expected[name]
         ),
         notes=tuple(notes),
+        assumptions=tuple(assumptions),
     )
 
 
@@ -159,10 +167,12 @@ def _infer_config(tensors: Mapping[str, Tensor], facts: Facts, notes: list[str])
         "patch_size": tuple(patch_size),
         "depth": len({name.split(".")[1] for name in tensors if name.startswith("blocks.")}),
         "mlp_dim": _shape(tensors, "blocks.0.mlp.fc1.weight", ndim=2)[0],
-        "num_heads": facts.num_heads or _published_heads(dim, notes),
+        "num_heads": facts.num_heads,
         "image_size": _infer_image_size(tensors, tuple(patch_size), facts.image_size),
-        "pool": "cls" if "cls_token" in tensors else "mean",
+        "pool": facts.pool,
         "positions": "learned" if "pos_embed" in tensors else "none",
+        "registers": _num_registers(tensors),
+        "pre_norm": "norm_pre.weight" in tensors,
         "head": "linear" if pre_logits is None else "mlp",
         "head_hidden": None if pre_logits is None or len(pre_logits) == dim else len(pre_logits),
         "num_classes": 1 if head is None else len(head),
@@ -170,6 +180,7 @@ def _infer_config(tensors: Mapping[str, Tensor], facts: Facts, notes: list[str])
         "norm_eps": facts.norm_eps,
         "gelu": facts.gelu,
     }
+    _check_statements(values, facts, has_head=head is not None)
     if head is None:
         notes.append("a backbone: the file has no classifier")
     try:
@@ -187,15 +198,42 @@ def _shape(tensors: Mapping[str, Tensor], name: str, ndim: int) -> tuple[int, ..
     return shape
 
 
-def _published_heads(dim: int, notes: list[str]) -> int:
-    if dim not in PUBLISHED_HEADS:
+def _num_registers(tensors: Mapping[str, Tensor]) -> int:
+    return _shape(tensors, "reg_token", ndim=3)[1] if "reg_token" in tensors else 0
+
+
+#: What other libraries call our settings.
+_THEIR_NAMES = {
+    "dim": " (hidden_size, embed_dim)", "depth": " (num_hidden_layers)", "mlp_dim": " (intermediate_size, mlp_ratio)",
+    "channels": " (num_channels, in_chans)", "num_classes": " (num_labels, id2label)", "positions": " (pos_embed)",
+}  # fmt: skip
+
+
+def _check_statements(values: Mapping[str, Any], facts: Facts, *, has_head: bool) -> None:
+    """Refuse weights whose configuration states another model."""
+    if values["positions"] == "none" and facts.positions != "none":
         raise CheckpointError(
-            f"it does not state its number of heads, and no published ViT has its width of {dim}: give num_heads=…"
+            "it has no position embeddings: they may be rotary (rope) or computed, which vitreous' ViT does not do, and"
+            " the file does not state that there are none"
         )
-    notes.append(
-        f"{PUBLISHED_HEADS[dim]} heads, as the published models of width {dim} have: the file does not state it"
-    )
-    return PUBLISHED_HEADS[dim]
+    for name in (
+        "dim",
+        "depth",
+        "mlp_dim",
+        "patch_size",
+        "channels",
+        "qkv_bias",
+        "pre_norm",
+        "num_classes",
+        "positions",
+    ):
+        stated = getattr(facts, name)
+        if stated is None or stated == values[name] or (name == "num_classes" and not has_head):
+            continue
+        raise CheckpointError(
+            f"its configuration states {name}={stated}{_THEIR_NAMES.get(name, '')}, and the weights have"
+            f" {values[name]}: correct the one that is wrong"
+        )
 
 
 def _infer_image_size(
@@ -211,6 +249,10 @@ def _infer_image_size(
         (rows, rest_rows), (columns, rest_columns) = map(divmod, stated, patch_size)
         if rest_rows == rest_columns == 0 and rows * columns == num_patches:
             return stated
+        raise CheckpointError(
+            f"it was not trained at {by(*stated)} pixels: it has positions for {num_patches} patches of"
+            f" {by(*patch_size)}; correct the one that is wrong"
+        )
     side = math.isqrt(max(num_patches, 0))
     if side == 0 or side * side != num_patches:
         raise CheckpointError(

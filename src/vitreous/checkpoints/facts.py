@@ -1,4 +1,4 @@
-"""Facts about weights that the tensors do not hold."""
+"""Facts about weights that the tensors do not hold, or that must agree with them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictBool, StrictStr, ValidationError
 
-from vitreous.errors import CheckpointError
+from vitreous.errors import CheckpointError, quoted
 
-Gelu = Literal["erf", "tanh"]
+Gelu = Literal["erf", "tanh", "quick"]
+Pool = Literal["cls", "mean"]
 Stats = tuple[float, ...] | None  # of the input per channel, for pixels in [0, 1]; None: unknown
 
 #: The key in a safetensors header under which we store what the layout has no place for.
@@ -27,6 +28,7 @@ def _in_order(value: Any) -> Any:
 
 
 _Positive = Annotated[int, Field(strict=True, gt=0, lt=2**20)]
+_Count = Annotated[int, Field(strict=True, ge=0, lt=2**20)]
 _Size = Annotated[tuple[_Positive, _Positive], BeforeValidator(_as_pair)]
 _Numbers = Annotated[tuple[Annotated[float, Field(strict=True, allow_inf_nan=False)], ...], Field(min_length=1)]
 _Names = Annotated[tuple[StrictStr, ...], Field(min_length=1), BeforeValidator(_in_order)]
@@ -35,37 +37,55 @@ _Names = Annotated[tuple[StrictStr, ...], Field(min_length=1), BeforeValidator(_
 class Facts(BaseModel):
     """What a config.json, a safetensors header, the caller or a layout's defaults state; None: not stated."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
+    # what the tensors do not show
     num_heads: _Positive | None = None
     image_size: _Size | None = None
-    channels: _Positive | None = None
-    norm_eps: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] | None = None
+    norm_eps: Annotated[float, Field(strict=True, gt=0, lt=0.1, allow_inf_nan=False)] | None = None
     gelu: Gelu | None = None
+    pool: Pool | None = None
     mean: _Numbers | None = None
     std: _Numbers | None = None
     class_names: _Names | None = None
+    # what they do: a file that states something else is refused
+    channels: _Positive | None = None
+    dim: _Positive | None = None
+    depth: _Positive | None = None
+    mlp_dim: _Positive | None = None
+    patch_size: _Size | None = None
+    num_classes: _Positive | None = None
+    qkv_bias: StrictBool | None = None
+    registers: _Count | None = None
+    pre_norm: StrictBool | None = None
+    positions: Literal["learned", "none"] | None = None
 
     @classmethod
-    def from_untrusted(cls, /, **values: Any) -> Facts:
-        """Take the valid values and ignore the others: a downloaded file may state anything."""
+    def stated(cls, where: str, values: Mapping[str, Any], names: Mapping[str, str] | None = None) -> Facts:
+        """Validate what a file states; `names` are the file's own for its fields. None: not stated."""
         try:
-            return cls.model_validate(values)
+            return cls.model_validate({name: value for name, value in values.items() if value is not None})
         except ValidationError as error:
-            invalid = {detail["loc"][0] for detail in error.errors()}
-            return cls.model_validate({name: value for name, value in values.items() if name not in invalid})
+            first = error.errors(include_url=False)[0]
+            fact = str(first["loc"][0])
+            name = (names or {}).get(fact, fact)
+            reason = "vitreous does not know it" if first["type"] == "extra_forbidden" else first["msg"].lower()
+            raise CheckpointError(f"{where}: {name}={quoted(values[fact])}: {reason}; correct the file") from None
 
     @classmethod
     def from_header(cls, metadata: Mapping[str, str]) -> Facts:
         """Read what `to_header` wrote into a safetensors header."""
+        where = "the file's header, under 'vitreous'"
         try:
             facts = json.loads(metadata.get(METADATA_KEY, "{}"))
         except (ValueError, RecursionError):
-            return cls()
-        return cls.from_untrusted(**facts) if isinstance(facts, dict) else cls()
+            facts = None
+        if not isinstance(facts, dict):
+            raise CheckpointError(f"{where}, should be a JSON object: save it again")
+        return cls.stated(where, facts)
 
     def to_header(self) -> dict[str, str]:
-        return {"format": "pt", METADATA_KEY: self.model_dump_json()}
+        return {"format": "pt", METADATA_KEY: self.model_dump_json(exclude_none=True)}
 
     def over(self, other: Facts) -> Facts:
         """Return these facts, completed by `other`."""
@@ -75,5 +95,7 @@ class Facts(BaseModel):
 def gelu_named(activation: Any, kinds: Mapping[str, Gelu]) -> Gelu:
     """Return the kind of GELU that a config.json names in its library's words."""
     if not isinstance(activation, str) or activation not in kinds:
-        raise CheckpointError(f"the activation {activation!r} of the model's config.json is not GELU")
+        raise CheckpointError(
+            f"the activation {quoted(activation)} of the model's config.json is not GELU ({', '.join(kinds)})"
+        )
     return kinds[activation]

@@ -83,11 +83,12 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
         ours["pos_embed"] = torch.cat([torch.zeros_like(positions[:, :1]), positions], dim=1)
         notes.append("the class token already includes its position: it is given one of zero")
     half = (0.5,) * (ours["patch_embed.proj.weight"].shape[1] if "patch_embed.proj.weight" in ours else 3)
-    defaults = Facts.from_untrusted(num_heads=num_heads, norm_eps=NORM_EPS, gelu="tanh", mean=half, std=half)
+    implied = Facts.stated("the file", {"num_heads": num_heads, "mean": half or None, "std": half or None})
     return Mapped(
         tensors=join_qkv(ours),
         unexpected=unexpected,
-        facts=stated.over(defaults),
+        facts=stated.over(implied),
+        defaults=Facts(norm_eps=NORM_EPS, gelu="tanh", pool="cls" if "cls_token" in ours else "mean"),
         position_rule="google",
         notes=notes,
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +12,16 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from vitreous.checkpoints import google, huggingface, timm, torchvision, vit_pytorch
+from vitreous.checkpoints import clip, google, hf_config, huggingface, timm, torchvision, vit_pytorch
 from vitreous.checkpoints.adapt import adapt
+from vitreous.checkpoints.assumptions import log_assumptions
 from vitreous.checkpoints.checkpoint import HEAD, Checkpoint, Mapped, expected_shapes, make_checkpoint
-from vitreous.checkpoints.facts import Facts
-from vitreous.checkpoints.files import RawFile, read_json, read_tensors
+from vitreous.checkpoints.facts import Facts, Gelu, Pool
+from vitreous.checkpoints.files import RawFile
+from vitreous.checkpoints.folder import WEIGHT_FILES, open_weights
 from vitreous.checkpoints.names import choose_prefix, strip_prefix
-from vitreous.errors import CheckpointError, ConfigError
+from vitreous.checkpoints.unsupported import refuse_unsupported
+from vitreous.errors import CheckpointError, ConfigError, quoted
 from vitreous.models import ViT, build
 
 
@@ -28,7 +30,7 @@ class Layout:
     name: str
     marker: str  # a tensor that only this layout has; the text before it is the prefix
     read: Callable[[Mapping[str, Tensor], Facts, Mapping[str, Any]], Mapped]
-    base: str = ""  # a prefix of the backbone that the classifier does not have
+    bases: tuple[str, ...] = ()  # prefixes of the backbone that the classifier does not have
     config_key: str | None = None  # a key that only this layout's config.json has
     read_config: Callable[[Mapping[str, Any], Path], Facts] = lambda config, folder: Facts()
 
@@ -38,9 +40,17 @@ LAYOUTS = (
         name="Hugging Face",
         marker=huggingface.MARKER,
         read=huggingface.read,
-        base=huggingface.BASE,
+        bases=huggingface.BASES,
         config_key="model_type",
-        read_config=huggingface.read_config,
+        read_config=hf_config.read_config,
+    ),
+    Layout(
+        name="Hugging Face CLIP or SigLIP",
+        marker=clip.MARKER,
+        read=clip.read,
+        bases=clip.BASES,
+        config_key="model_type",
+        read_config=hf_config.read_config,
     ),
     Layout(name="timm", marker=timm.MARKER, read=timm.read, config_key="architecture", read_config=timm.read_config),
     Layout(name="torchvision", marker=torchvision.MARKER, read=torchvision.read),
@@ -48,54 +58,52 @@ LAYOUTS = (
     Layout(name="vit-pytorch", marker=vit_pytorch.MARKER, read=vit_pytorch.read),
 )
 
-#: Parts that our ViT cannot express, so that even a partial load makes no sense: pattern of a tensor's name → part.
-_UNSUPPORTED = {
-    r"(^|/)conv_root/kernel": "a ResNet in front of the transformer (the hybrid R+ViT)",
-    r"(^|\.)patch_embed\.backbone\.": "a convolutional network in front of the transformer (timm's hybrid)",
-    r"(^|\.)conv_proj\.conv_": "torchvision's conv stem with batch norm",
-    r"(^|\.)(dist_token|distillation_token|head_dist|distillation_classifier)": "DeiT's distillation token",
-    r"(^|\.)(reg_token|register_tokens)": "register tokens",
-    r"(^|/|\.)(attn_pool|MAPHead_0)[./]": "attention pooling (a MAP head)",
-    r"(^|\.)fc_norm\.": "a LayerNorm after mean pooling (timm's fc_norm) instead of before it",
-    r"(^|\.)norm_pre\.": "a LayerNorm before the first block (CLIP's)",
-    r"\.attn\.(q_norm|k_norm)\.": "normalised queries and keys",
-    r"(relative_position_bias|rel_pos_bias|rope)": "relative or rotary positions of another kind",
-}
-
-_WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-
 
 def read_checkpoint(
     path: Path | str,
     *,
     allow_partial: bool = False,
     num_heads: int | None = None,
+    pool: Pool | None = None,
+    gelu: Gelu | None = None,
+    norm_eps: float | None = None,
     trained_size: int | tuple[int, int] | None = None,
     channels: int | None = None,
     prefix: str | None = None,
 ) -> Checkpoint:
     """Return the weights of a file or folder in our names, with the configuration they imply.
 
-    The keyword arguments state what a file may leave open: the number of heads, the image size it was trained at if
-    its grid is not square, the channels of a vit-pytorch patch, and which of several models to take. A tensor that is
+    The keyword arguments state what a file may leave open: heads, pooling, GELU and ε, which are otherwise assumed (and
+    the assumptions printed), the image size it was trained at if its grid is not square, the channels of a vit-pytorch
+    patch, and which of several models to take. A tensor that is
     missing, unexpected or of the wrong shape is an error that lists them all; with `allow_partial` the same list is in
     `Checkpoint.report`, and the tensors of a freshly initialised model (seed 0) take their places.
     """
-    path = Path(path)
+    asked = {
+        "num_heads": num_heads, "image_size": trained_size, "channels": channels, "pool": pool, "gelu": gelu,
+        "norm_eps": norm_eps,
+    }  # fmt: skip
+    checkpoint = read_quietly(Path(path), asked, prefix, allow_partial)
+    log_assumptions(path, checkpoint.assumptions)
+    return checkpoint
+
+
+def read_quietly(path: Path, asked: Mapping[str, Any], prefix: str | None, allow_partial: bool) -> Checkpoint:
+    """Return `read_checkpoint`'s result without printing what was assumed."""
     try:
-        asked = Facts.model_validate({"num_heads": num_heads, "image_size": trained_size, "channels": channels})
-    except ValidationError:
-        raise CheckpointError("num_heads, trained_size and channels must be positive whole numbers") from None
-    raw, config = _open(path)
-    folder = path if os.path.isdir(path) else path.parent
+        facts = Facts.model_validate(asked)
+    except ValidationError as error:
+        name = str(error.errors()[0]["loc"][0])
+        given = "trained_size" if name == "image_size" else name
+        expected = {"pool": "cls or mean", "gelu": "erf, tanh or quick", "norm_eps": "a number above 0"}
+        raise CheckpointError(
+            f"{given}={quoted(asked[name])}: expected {expected.get(name, 'positive whole numbers')}"
+        ) from None
+    raw, config = open_weights(path)
     try:
-        checkpoint = make_checkpoint(path, _map(raw, config, folder, asked, prefix))
+        checkpoint = make_checkpoint(path, _map(raw, config, path, facts, prefix))
     except CheckpointError as error:
         raise CheckpointError(f"{str(path)!r}: {error}") from None
-    if asked.image_size not in (None, checkpoint.config.image_size):
-        raise CheckpointError(
-            f"{str(path)!r} was not trained at {asked.image_size}: it has {checkpoint.config.num_patches} patches"
-        )
     if not checkpoint.problems:
         return checkpoint
     if not allow_partial:
@@ -108,6 +116,9 @@ def load_model(
     *,
     allow_partial: bool = False,
     num_heads: int | None = None,
+    pool: Pool | None = None,
+    gelu: Gelu | None = None,
+    norm_eps: float | None = None,
     trained_size: int | tuple[int, int] | None = None,
     image_size: int | tuple[int, int] | None = None,
     patch_size: int | tuple[int, int] | None = None,
@@ -122,15 +133,22 @@ def load_model(
     A backbone without a classifier needs `num_classes`.
     """
     checkpoint = read_checkpoint(
-        path, allow_partial=allow_partial, num_heads=num_heads, trained_size=trained_size, prefix=prefix
-    )
-    if num_classes is None and not checkpoint.has_head:
-        raise CheckpointError(
-            f"{str(path)!r} is a backbone without a classifier: give num_classes=… to start one at zero"
-        )
+        path, allow_partial=allow_partial, num_heads=num_heads, pool=pool, gelu=gelu, norm_eps=norm_eps,
+        trained_size=trained_size, prefix=prefix,
+    )  # fmt: skip
     asked = {"image_size": image_size, "patch_size": patch_size, "channels": channels, "num_classes": num_classes}
+    return fit_model(checkpoint, {name: value for name, value in asked.items() if value is not None})
+
+
+def fit_model(checkpoint: Checkpoint, asked: Mapping[str, Any]) -> tuple[ViT, Checkpoint]:
+    """Return a model with the checkpoint's weights, fitted to the settings `asked`, and the checkpoint as fitted."""
+    path = checkpoint.path
+    if "num_classes" not in asked and not checkpoint.has_head:
+        raise CheckpointError(
+            f"{str(path)!r} is a backbone without a classifier: give num_classes=… (--num-classes) to start one at zero"
+        )
     try:
-        config = checkpoint.config.replace(**{key: value for key, value in asked.items() if value is not None})
+        config = checkpoint.config.replace(**asked)
         config.check_geometry()
     except ConfigError as error:
         raise CheckpointError(f"{str(path)!r} cannot be fitted: {error}") from None
@@ -145,39 +163,33 @@ def load_model(
     )
 
 
-def _open(path: Path) -> tuple[RawFile, dict[str, Any]]:
-    """Return the tensors and the config.json beside them, {} if there is none."""
-    is_folder = os.path.isdir(path)  # Path.is_dir raises where the name is too long
-    file = _weights_in(path) if is_folder else path
-    config = read_json(file.parent / "config.json")
-    if is_folder and isinstance(config.get("config"), dict):
-        raise CheckpointError(f"{str(path)!r} is a run of vitreous: give it where a run is expected, with --run")
-    return read_tensors(file), config
-
-
-def _weights_in(folder: Path) -> Path:
-    for name in _WEIGHT_FILES:
-        if (folder / name).exists():
-            return folder / name
-    if any(folder.glob("*.index.json")):
-        raise CheckpointError(f"the weights in {str(folder)!r} are split over several files: save them as one")
-    raise CheckpointError(f"the folder {str(folder)!r} holds neither {' nor '.join(_WEIGHT_FILES)}")
-
-
-def _map(raw: RawFile, config: Mapping[str, Any], folder: Path, asked: Facts, prefix: str | None) -> Mapped:
+def _map(raw: RawFile, config: Mapping[str, Any], path: Path, asked: Facts, prefix: str | None) -> Mapped:
     """Detect the layout and the prefix, and let the layout's module rename.
 
-    `config` is the config.json in `folder`; `asked` is what the caller states, which comes first.
+    `config` is the config.json beside the weights; `asked` is what the caller states, which comes first.
     """
-    for pattern, part in _UNSUPPORTED.items():
-        if any(re.search(pattern, name) for name in raw.tensors):
-            raise CheckpointError(f"the model has {part}, which the paper's ViT does not have")
+    folder, notes = path if os.path.isdir(path) else path.parent, list[str]()
+    belongs = (
+        folder == path or path.name.removesuffix(".index.json") in WEIGHT_FILES
+    )  # config.json is surely that of the weights
+    owner = next((layout for layout in LAYOUTS if layout.config_key in config), None) if belongs else None
+    in_config = owner.read_config(config, folder) if owner is not None else Facts()  # first: it names features best
+    refuse_unsupported(raw.tensors)
     layout, prefixes = _detect(raw.tensors)
-    if layout.config_key not in config:
-        config = {}  # another library's, or none: a file of one layout may lie in another's folder
-    in_config = layout.read_config(config, folder) if config else Facts()
-    stated = asked.over(in_config).over(Facts.from_header(raw.metadata))
-    notes: list[str] = []
+    if config and layout.config_key not in config:
+        if belongs:
+            raise CheckpointError(
+                f"the weights are in the layout of {layout.name}, and config.json is not: remove it if it is another"
+                " model's"
+            )
+        notes.append("the config.json beside it is another model's: it is not read")
+        config = {}
+    if config and owner is None:
+        in_config = layout.read_config(config, folder)
+    header = Facts.from_header(raw.metadata)
+    stated = asked.over(in_config).over(header)
+    if config and layout.config_key == "model_type" and (done := hf_config.processor_deviations(folder)):
+        notes.append(f"the folder's image processor {' and '.join(done)}; vitreous stretches the image, bilinearly")
     chosen = choose_prefix(prefixes, prefix)
     inside, outside = strip_prefix(raw.tensors, chosen, prefixes, notes)
     mapped = layout.read(inside, stated, config)
@@ -191,11 +203,15 @@ def _detect(tensors: Mapping[str, Tensor]) -> tuple[Layout, list[str]]:
     """Return the layout and the prefixes of its models: "", "model.", "module.backbone." …"""
     for layout in LAYOUTS:
         markers = [name for name in tensors if name.endswith(layout.marker)]
-        if prefixes := {name.removesuffix(layout.marker).removesuffix(layout.base) for name in markers}:
+        if prefixes := {_without_base(name.removesuffix(layout.marker), layout.bases) for name in markers}:
             return layout, sorted(prefixes, key=lambda prefix: (len(prefix), prefix))
     names = ", ".join(layout.name for layout in LAYOUTS)
     shown = ", ".join(sorted(tensors)[:3])
     raise CheckpointError(f"its {len(tensors)} tensors ({shown} …) match no supported layout: {names}")
+
+
+def _without_base(prefix: str, bases: tuple[str, ...]) -> str:
+    return next((prefix.removesuffix(base) for base in bases if prefix.endswith(base)), prefix)
 
 
 def _complete(checkpoint: Checkpoint) -> Checkpoint:

@@ -41,11 +41,15 @@ NORM_EPS = 1e-6
 def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]) -> Mapped:
     depth = count_blocks(tensors, _BLOCK)
     renamed, unexpected = rename(tensors, expand(_TABLE, depth) | expand(_OLD_MLP, depth))
-    defaults = Facts(norm_eps=NORM_EPS, mean=IMAGENET_MEAN, std=IMAGENET_STD)
-    facts = (
-        Facts(gelu="erf").over(stated).over(defaults)
-    )  # no other GELU, even if an approximate export's header has it
-    return Mapped(tensors=renamed, unexpected=unexpected, facts=facts, position_rule="torchvision")
+    # no other GELU, even if an approximate export's header has it; no other pooling
+    facts = Facts(gelu="erf", pool="cls").over(stated).over(Facts(mean=IMAGENET_MEAN, std=IMAGENET_STD))
+    return Mapped(
+        tensors=renamed,
+        unexpected=unexpected,
+        facts=facts,
+        defaults=Facts(norm_eps=NORM_EPS),
+        position_rule="torchvision",
+    )
 
 
 def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]:

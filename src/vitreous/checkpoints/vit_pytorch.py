@@ -44,8 +44,11 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
             "current vit-pytorch puts a LayerNorm before the patch projection and another after it"
             " (to_patch_embedding.1 and .3), which the paper's ViT does not have"
         )
+    if stated.pool == "mean":
+        raise CheckpointError(
+            "vit-pytorch's mean is over class token and patches, which vitreous' ViT does not compute"
+        )
     renamed, unexpected = rename(tensors, expand(_TABLE, count_blocks(tensors, _BLOCK)))
-    notes = ["vit-pytorch does not record its pooling: the class token is used, its default"]
     renamed["patch_embed.proj.weight"] = _as_kernel(renamed["patch_embed.proj.weight"], stated.channels)
     heads = None
     qkv = renamed.get("blocks.0.attn.qkv.weight")
@@ -53,11 +56,14 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
         rows, dim = qkv.shape
         if rows != 3 * dim:
             raise CheckpointError(f"its heads are {rows // 3} wide together and its tokens {dim}; both must be equal")
-        if stated.num_heads is None and dim % _HEAD_DIM == 0:
-            heads = dim // _HEAD_DIM
-            notes.append(f"{heads} heads of width {_HEAD_DIM}, the library's default: the file does not state it")
-    facts = stated.over(Facts.from_untrusted(num_heads=heads, norm_eps=NORM_EPS, gelu="erf"))
-    return Mapped(tensors=renamed, unexpected=unexpected, facts=facts, position_rule="timm", notes=notes)
+        heads = dim // _HEAD_DIM if dim % _HEAD_DIM == 0 else None
+    return Mapped(
+        tensors=renamed,
+        unexpected=unexpected,
+        facts=stated.over(Facts(norm_eps=NORM_EPS, gelu="erf")),  # it has no others
+        defaults=Facts(num_heads=heads or None, pool="cls"),
+        position_rule="timm",
+    )
 
 
 def _as_kernel(weight: Tensor, stated_channels: int | None) -> Tensor:

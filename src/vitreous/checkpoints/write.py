@@ -32,13 +32,15 @@ _WRITE: dict[str, Callable[[Mapping[str, Tensor], ViTConfig], dict[str, Tensor]]
 
 #: Parts beyond the plain ViT (RGB, square, class token, learned positions, linear head) that a target can express.
 _EXPRESSIBLE = {
-    "timm": {"mean pooling", "channels", "oblong", "erf GELU", "tanh GELU"},
-    "hf": {"channels", "oblong", "erf GELU", "tanh GELU", "epsilon"},
+    "timm": {
+        "mean pooling", "channels", "oblong", "erf GELU", "tanh GELU", "quick GELU", "registers", "pre-norm",
+    },
+    "hf": {"channels", "oblong", "erf GELU", "tanh GELU", "quick GELU", "epsilon"},
     "torchvision": {"mlp head", "erf GELU", "epsilon"},
     "google": {"mean pooling", "mlp head", "channels", "oblong", "tanh GELU"},
-}
+}  # fmt: skip
 #: Parts that change the logits slightly but not the structure; `approximate=True` ignores them.
-_NUMERIC = {"erf GELU", "tanh GELU", "epsilon"}
+_NUMERIC = {"erf GELU", "tanh GELU", "quick GELU", "epsilon"}
 _COMMON_EPS = 1e-6
 _ALWAYS_BIASED = ("torchvision", "google")  # attention there cannot do without biases of q, k and v
 
@@ -52,13 +54,15 @@ def save_model(
     std: Sequence[float] | None = None,
     class_names: Sequence[str] | None = None,
     approximate: bool = False,
+    temperature: float = 1.0,
 ) -> list[str]:
     """Write `model` to `path` in `layout`; return notes for the reader.
 
     timm: a `.safetensors` file, or a folder with timm's config.json; hf: a folder; torchvision: a `.safetensors` file;
     google: a `.npz` file in the layout of the paper's code. `mean` and `std` (per channel, of pixels in [0, 1]) are
     required for folders, which store them. What the target cannot express is refused by name; `approximate` writes
-    the weights nevertheless if only the kind of GELU or ε differs, and adds a note.
+    the weights nevertheless if only the kind of GELU or ε differs, and adds a note. `temperature`, of a calibrated run,
+    divides the head, so that the softmax of the other library gives the calibrated probabilities.
     """
     if layout not in TARGETS:
         raise CheckpointError(f"unknown layout {layout!r}; choose from {', '.join(TARGETS)}")
@@ -70,6 +74,9 @@ def save_model(
     facts = _facts(config, mean, std, class_names)
     tensors = {name: tensor.detach().cpu().float() for name, tensor in model.state_dict().items()}
     tensors.pop("background", None)  # of tokens that are as many as the patches
+    if temperature != 1:
+        tensors |= {name: tensors[name] / temperature for name in ("head.weight", "head.bias")}
+        notes.append(f"the head is divided by the run's temperature {temperature:.4g}: probabilities are calibrated")
     if layout in _ALWAYS_BIASED and not config.qkv_bias:
         tensors |= {f"blocks.{i}.attn.qkv.bias": torch.zeros(3 * config.dim) for i in range(config.depth)}
     written = _WRITE[layout](tensors, config)
@@ -96,6 +103,7 @@ def _facts(
         image_size=config.image_size,
         norm_eps=config.norm_eps,
         gelu=config.gelu,
+        pool="cls" if config.pool == "cls" else "mean",
         mean=None if mean is None else tuple(map(float, mean)),
         std=None if std is None else tuple(map(float, std)),
         class_names=None if class_names is None else tuple(map(str, class_names)),
@@ -129,6 +137,9 @@ def _parts(config: ViTConfig) -> dict[str, str]:
         ),
         "erf GELU": (config.gelu == "erf", "erf GELU (it has the tanh approximation only)"),
         "tanh GELU": (config.gelu == "tanh", "tanh GELU (it has erf GELU only)"),
+        "quick GELU": (config.gelu == "quick", "CLIP's quick GELU"),
+        "registers": (config.registers > 0, "register tokens (model.registers)"),
+        "pre-norm": (config.pre_norm, "a LayerNorm before the first block (model.pre_norm)"),
         "epsilon": (config.norm_eps != _COMMON_EPS, f"LayerNorm ε {config.norm_eps:g} (it has {_COMMON_EPS:g})"),
     }
     return {key: words for key, (there, words) in present.items() if there}
@@ -137,7 +148,8 @@ def _parts(config: ViTConfig) -> dict[str, str]:
 def _refuse_or_note(config: ViTConfig, layout: TargetLayout, as_folder: bool, approximate: bool) -> list[str]:
     parts = _parts(config)
     expressible = _EXPRESSIBLE[layout]
-    if layout == "timm" and not as_folder:  # its constructor takes any ε; only its config.json has no place for one
+    # timm's constructor takes any ε; its config.json has no place for one, but two architectures with different ones
+    if layout == "timm" and (not as_folder or config.norm_eps in timm.ARCHITECTURES):
         expressible = expressible | {"epsilon"}
     lacking = {key: words for key, words in parts.items() if key not in expressible}
     refused = [words for key, words in lacking.items() if not (approximate and key in _NUMERIC)]

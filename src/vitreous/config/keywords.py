@@ -21,7 +21,7 @@ Keys = tuple[str, ...]  # of a setting: ("train", "lr")
 #: the section of a name that two have: a model's size and channels follow the data, and `start` describes a file
 _PREFERRED: dict[str, Keys] = {
     "image_size": ("data", "image_size"), "channels": ("data", "channels"), "num_heads": ("model", "num_heads"),
-    "name": ("name",),
+    "pool": ("model", "pool"), "gelu": ("model", "gelu"), "norm_eps": ("model", "norm_eps"), "name": ("name",),
 }  # fmt: skip
 _SECTIONS: dict[str, Keys] = {
     "model": ("model",), "train": ("train",), "data": ("data",), "augment": ("data", "augment"), "start": ("start",),

@@ -107,11 +107,15 @@ class ViTConfig(_ImageModel):
     head_hidden: Positive | None = None  # width of the mlp head; None: dim, as in the paper's code
     zero_head: bool = True  # the paper starts the fine-tuning head at zero
     norm_eps: Annotated[float, Field(gt=0)] = 1e-6  # Flax's and timm's; Hugging Face 1e-12, torch 1e-5
-    gelu: Literal["erf", "tanh"] = "erf"  # tanh is Flax's
+    gelu: Literal["erf", "tanh", "quick"] = "erf"  # tanh is Flax's, quick CLIP's x σ(1.702 x)
     qkv_bias: bool = True
     dropout: Fraction = 0.0
     drop_path: Fraction = 0.0  # stochastic depth, rising linearly to this at the last block
     fit: Literal["exact", "pad", "resize"] = "exact"  # what to do when the patch does not divide the image
+    registers: Annotated[int, Field(ge=0, le=1000)] = (
+        0  # learned tokens that the head does not read (Darcet et al., 2024)
+    )
+    pre_norm: bool = False  # a LayerNorm of the tokens before the first block, as CLIP has
 
     @property
     def head_dim(self) -> int:
@@ -147,8 +151,13 @@ class ViTConfig(_ImageModel):
         return self.grid[0] * self.grid[1]
 
     @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens before the patches: the class token, then the registers."""
+        return self.has_class_token + self.registers
+
+    @property
     def num_tokens(self) -> int:
-        return self.num_patches + self.has_class_token
+        return self.num_patches + self.num_prefix_tokens
 
     @property
     def kept_patches(self) -> int:
@@ -158,7 +167,7 @@ class ViTConfig(_ImageModel):
     @property
     def kept_tokens(self) -> int:
         """Tokens that are computed: `num_tokens` unless blank patches are skipped."""
-        return self.kept_patches + self.has_class_token
+        return self.kept_patches + self.num_prefix_tokens
 
     @property
     def knows_background(self) -> bool:
@@ -391,7 +400,10 @@ class StartConfig(_Frozen):
     """Fine-tuning: the weights to start from, and what their file may not state."""
 
     weights: Name | None = None  # a run folder or a published checkpoint; None: a fresh model
-    num_heads: Positive | None = None  # where the file does not state it
+    num_heads: Positive | None = None  # where the file does not state it, as the following
+    pool: Literal["cls", "mean"] | None = None
+    gelu: Literal["erf", "tanh", "quick"] | None = None
+    norm_eps: Annotated[float, Field(gt=0, lt=0.1)] | None = None
     trained_size: Size | None = None  # likewise, for grids that are not square
     allow_partial: bool = False  # load what fits and initialise the rest
 

@@ -53,7 +53,7 @@ def interpolation(subject: Subject) -> Measurement:
 
     table = model.get_parameter("pos_embed").detach().double().cpu()
     table = table + noise(*table.shape) * 0.02  # a fresh or trained table may be constant somewhere
-    (h, w), prefix = config.grid, config.num_tokens - config.num_patches
+    (h, w), prefix = config.grid, int(config.has_class_token)
     grid = (h + (h + 1) // 2, w + 1)
     resized = resize_positions(table, (h, w), grid, bool(prefix), "google")
     plane = table[0, prefix:].reshape(h, w, -1).numpy()

@@ -105,6 +105,11 @@ def check_images(runs: Sequence[Run]) -> None:
                 f"{str(run.path)!r} takes images of {channels} channels, and the page shows gray (1) or colour (3):"
                 " use it from Python, or write it with `vitreous export --to onnx`"
             )
+        if getattr(run.config.model, "registers", 0):
+            raise ExportError(
+                f"{str(run.path)!r} has register tokens, which the page does not show: use `vitreous look`, or write it"
+                " with `vitreous export --to onnx`"
+            )
 
 
 def samples_for(run: Run) -> dict[str, Any]:

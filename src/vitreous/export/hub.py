@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from vitreous.checkpoints import save_model
+from vitreous.checkpoints.processor import processor_limits
 from vitreous.downloads.files import atomic_write_text
 from vitreous.errors import CheckpointError, ExportError
 from vitreous.export.model_card import RUN_FOLDER, model_card
@@ -48,7 +49,7 @@ def push_run(run: Run, folder: Path, *, license: str | None = None) -> Pushed:
             repository = Path(work, "repository")
             refusal = _write_weights(run, model, repository)
             _copy_run(run, repository / RUN_FOLDER)
-            limits = [refusal] if refusal else processor_limits(run)
+            limits = [refusal] if refusal else processor_limits(run.preprocessing)
             atomic_write_text(repository / "README.md", model_card(run, limits, license, for_transformers=not refusal))
             if folder.is_dir():
                 folder.rmdir()  # empty
@@ -66,7 +67,10 @@ def _write_weights(run: Run, model: object, repository: Path) -> str | None:
         return f"transformers has no model like this {run.config.model.kind}: it is here as a run of vitreous only"
     stats = run.preprocessing
     try:
-        save_model(model, repository, "hf", mean=stats.mean, std=stats.std, class_names=run.class_names)
+        save_model(
+            model, repository, "hf", mean=stats.mean, std=stats.std, class_names=run.class_names,
+            temperature=run.temperature,
+        )  # fmt: skip
     except CheckpointError as error:
         return f"{error}: the model is here as a run of vitreous only"
     return None
@@ -77,32 +81,6 @@ def _copy_run(run: Run, target: Path) -> None:
     for pattern in _KEPT:
         for file in run.path.glob(pattern):
             shutil.copyfile(file, target / file.name)
-
-
-def processor_limits(run: Run) -> list[str]:
-    """Return what this run's preprocessing does and transformers' image processor does not."""
-    preprocessing, limits = run.preprocessing, []
-    if preprocessing.resize == "mnist":
-        limits.append(
-            "vitreous inverts dark-on-light drawings, crops the digit, scales it to 20×20 and centres it by its mass"
-            " in 28×28, as MNIST's digits are; transformers' processor does not: give it images that look like MNIST's"
-        )
-    if preprocessing.channels == 1:
-        limits.append(
-            "the model takes gray images, and transformers' processor does not convert colours: call"
-            ' image.convert("L") first'
-        )
-    if (fit := getattr(preprocessing, "fit", "stretch")) != "stretch":
-        limits.append(
-            f"vitreous keeps the aspect ratio (fit={fit!r}); transformers' processor stretches every image to"
-            f" {preprocessing.image_size[0]}×{preprocessing.image_size[1]}: crop or pad it first"
-        )
-    if run.temperature != 1:
-        limits.append(
-            f"calibrated probabilities are softmax(logits / {run.temperature:.4g}); transformers' pipeline does not"
-            " divide"
-        )
-    return limits
 
 
 def _sharing_notes(run: Run, license: str | None) -> list[str]:

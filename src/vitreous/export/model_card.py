@@ -143,11 +143,14 @@ def _loading(run: Run, for_transformers: bool) -> str:
     )
     if not for_transformers:
         return ours
-    gray = '.convert("L")' if run.preprocessing.channels == 1 else '.convert("RGB")'
+    gray = '.convert("L")' if run.preprocessing.channels == 1 else ""
     return (
         "With transformers, from a copy of this repository (its folder, or its name on the Hub, instead of `.`):\n\n"
-        "```python\nfrom PIL import Image\nfrom transformers import AutoImageProcessor, ViTForImageClassification\n\n"
-        'processor = AutoImageProcessor.from_pretrained(".")\nmodel = ViTForImageClassification.from_pretrained(".")\n'
-        f'inputs = processor(Image.open("image.png"){gray}, return_tensors="pt")\n'
-        "print(model.config.id2label[int(model(**inputs).logits.argmax())])\n```\n\n" + ours
+        "```python\nfrom PIL import Image, ImageOps\n"
+        "from transformers import AutoImageProcessor, ViTForImageClassification\n\n"
+        'processor = AutoImageProcessor.from_pretrained(".")\n'
+        'model = ViTForImageClassification.from_pretrained(".")\n'
+        f'image = ImageOps.exif_transpose(Image.open("image.png")){gray}\n'
+        'logits = model(**processor(image, return_tensors="pt")).logits\n'
+        "print(model.config.id2label[int(logits.argmax())], float(logits.softmax(-1).max()))\n```\n\n" + ours
     )

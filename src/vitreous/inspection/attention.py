@@ -33,8 +33,8 @@ def pooling_weights(model: ViT, taps: Taps) -> Tensor:
         weights = torch.zeros_like(normed[..., 0])
         weights[:, 0] = 1
         return weights
-    # without a class token the tokens are the patches
-    kept = taps.get("kept", torch.ones_like(normed[..., 0], dtype=torch.bool))
+    is_patch = torch.arange(normed.shape[1], device=normed.device) >= model.config.num_prefix_tokens
+    kept = is_patch.expand(normed.shape[:2]) if "kept" not in taps else is_patch & model.token_mask(taps["kept"])
     scores = torch.zeros_like(normed[..., 0]) if model.pool_score is None else model.pool_score(normed).squeeze(-1)
     return scores.masked_fill(~kept, -math.inf).softmax(dim=-1)
 
@@ -53,14 +53,13 @@ def rollout(layers: Sequence[Tensor], readout: Tensor) -> Tensor:
     return readout @ total
 
 
-def attention_distance(attention: Tensor, centres: Tensor, has_class_token: bool) -> Tensor:
+def attention_distance(attention: Tensor, centres: Tensor, num_prefix_tokens: int) -> Tensor:
     """Mean attention distance (figures 7 and 11 of the paper): (…, N, N) and centres (P, 2) → (…).
 
-    The distance from each patch to all patches, weighted by attention, then averaged over patches. The class token has
-    no position in the image: it is left out, and the remaining weights are scaled to sum to 1 again.
+    The distance from each patch to all patches, weighted by attention, then averaged over patches. Class token and
+    registers have no position in the image: they are left out, and the remaining weights scaled to sum to 1 again.
     """
-    first = int(has_class_token)
-    weights = attention[..., first:, first:]
+    weights = attention[..., num_prefix_tokens:, num_prefix_tokens:]
     weights = weights / weights.sum(dim=-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
     return (weights * torch.cdist(centres, centres)).sum(dim=-1).mean(dim=-1)
 

@@ -17,6 +17,7 @@ from vitreous.inspection import attention, relevance, removal
 from vitreous.inspection.cells import Array, Cells, patch_cells, plain_cells
 from vitreous.inspection.faithfulness import Faithfulness, judge
 from vitreous.inspection.query import background, batched_logits, check_query, eval_mode, like_parameters
+from vitreous.inspection.reproduction import require_reproduction
 from vitreous.models import ViT
 
 
@@ -69,19 +70,20 @@ class Attention:
     weights: Array  # (L, H, N, N), [query, key]; rows sum to 1
     grid: tuple[int, int]
     patch: int  # the chosen patch
+    has_class_token: bool
 
     @property
     def readout(self) -> Array:
-        """(L, H, rows, columns): from the class token or, without one, the mean over all tokens."""
+        """(L, H, rows, columns): from the class token or, without one, the mean over all patches."""
         L, H, N, _ = self.weights.shape
-        has_class_token = self.grid[0] * self.grid[1] < N
-        readout = self.weights[:, :, 0, 1:] if has_class_token else self.weights.mean(axis=2)
-        return readout.reshape(L, H, *self.grid)
+        first = N - self.grid[0] * self.grid[1]  # after the class token and the registers
+        rows = self.weights[:, :, 0] if self.has_class_token else self.weights[:, :, first:].mean(axis=2)
+        return rows[:, :, first:].reshape(L, H, *self.grid)
 
     def from_patch(self, patch: int) -> Array:
         """(L, H, rows, columns): from one patch."""
         L, H, N, _ = self.weights.shape
-        first = N - self.grid[0] * self.grid[1]  # 1 with a class token
+        first = N - self.grid[0] * self.grid[1]
         return self.weights[:, :, first + patch, first:].reshape(L, H, *self.grid)
 
 
@@ -158,6 +160,10 @@ def examine(
             cells = patch_cells(model.config)
         elif cells is None:
             cells = plain_cells((image.shape[-2], image.shape[-1]))
+        if isinstance(model, ViT):
+            require_reproduction(
+                model, image[None], model.kept_heads if isinstance(model, removal.ReducedViT) else None
+            )
         trace = relevance.forward_and_back(model, image, target)
         if isinstance(model, ViT) and (chosen := trace.taps.get("chosen")) is not None:
             cells = cells.without(tuple(sorted(set(range(cells.count)) - set(chosen[0].tolist()))))
@@ -213,7 +219,7 @@ def _patch_maps(model: ViT, image: Tensor, trace: relevance.Trace, temperature: 
         "attention-rollout": attention.rollout(layers, pooling),
         "last-attention": pooling @ layers[-1].mean(dim=0),
     }
-    maps = {name: values[int(model.config.has_class_token) :] for name, values in over_tokens.items()}
+    maps = {name: values[model.config.num_prefix_tokens :] for name, values in over_tokens.items()}
     removed = removal.patch_effects(model, image, trace.target, temperature)
     return maps if removed is None else maps | {"patch-removal": removed}
 
@@ -221,7 +227,7 @@ def _patch_maps(model: ViT, image: Tensor, trace: relevance.Trace, temperature: 
 def _vit_fields(model: ViT, image: Tensor, trace: relevance.Trace, patch: int, temperature: float) -> dict[str, Any]:
     weights = torch.cat(attention.attention_layers(trace.taps, model.config.depth))  # (L, H, N, N)
     return {
-        "attention": Attention(_array(weights), model.config.grid, patch),
+        "attention": Attention(_array(weights), model.config.grid, patch, model.config.has_class_token),
         "logit_lens": _array(calibrated(removal.logit_lens(model, trace.taps), temperature)),
         "head_effects": _array(removal.head_effects(model, image, trace.target, temperature)),
     }

@@ -83,15 +83,15 @@ def _measure(model: ViT, images: Tensor) -> dict[str, Tensor]:
     model(images, taps)
     weights = torch.stack(attention_layers(taps, config.depth), dim=1)  # (B, L, H, N, N)
     stream = torch.stack(stream_layers(taps, config.depth), dim=1)  # (B, L + 1, N, D)
-    patches = stream[:, :, int(config.has_class_token) :]
+    patches = stream[:, :, config.num_prefix_tokens :]
     in_pixels = torch.as_tensor(patch_cells(config).centres).to(weights)  # (P, 2)
     in_patches = torch.cartesian_prod(*(torch.arange(count) for count in config.grid)).to(weights)
     if (chosen := taps.get("chosen")) is not None:  # skipped patches are in no sequence
-        weights, patches = _only(chosen, weights, config.has_class_token), _take(patches, chosen)
+        weights, patches = _only(chosen, weights, config.num_prefix_tokens), _take(patches, chosen)
         in_pixels, in_patches = (centres[chosen][:, None, None] for centres in (in_pixels, in_patches))
     measured = {
-        "attention_distance_pixels": attention_distance(weights, in_pixels, config.has_class_token),
-        "attention_distance_patches": attention_distance(weights, in_patches, config.has_class_token),
+        "attention_distance_pixels": attention_distance(weights, in_pixels, config.num_prefix_tokens),
+        "attention_distance_patches": attention_distance(weights, in_patches, config.num_prefix_tokens),
         "attention_entropy": attention_entropy(weights),
         "patch_norms": patches.norm(dim=-1).mean(dim=-1),
         "patch_similarity": mean_similarity(patches),
@@ -106,9 +106,10 @@ def _take(patches: Tensor, chosen: Tensor) -> Tensor:
     return patches.take_along_dim(chosen[:, None, :, None], dim=2)
 
 
-def _only(chosen: Tensor, weights: Tensor, has_class_token: bool) -> Tensor:
-    """(B, L, H, N, N) → the rows and columns of the class token and of the chosen patches (B, K)."""
-    tokens = F.pad(chosen + 1, (1, 0)) if has_class_token else chosen
+def _only(chosen: Tensor, weights: Tensor, prefix: int) -> Tensor:
+    """(B, L, H, N, N) → the rows and columns of the `prefix` first tokens and of the chosen patches (B, K)."""
+    first = torch.arange(prefix, device=chosen.device).expand(len(chosen), -1)
+    tokens = torch.cat([first, chosen + prefix], dim=1)
     rows = weights.take_along_dim(tokens[:, None, None, :, None], dim=3)
     return rows.take_along_dim(tokens[:, None, None, None, :], dim=4)
 

@@ -68,5 +68,5 @@ def representations_in(model: nn.Module, taps: Taps) -> Representations:
 
 
 def patches_of(model: ViT, tokens: Tensor) -> Tensor:
-    """(B, N, D) → (B, P, D), without the class token."""
-    return tokens[:, int(model.config.has_class_token) :]
+    """(B, N, D) → (B, P, D), without the class token and the registers."""
+    return tokens[:, model.config.num_prefix_tokens :]

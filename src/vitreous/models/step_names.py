@@ -34,7 +34,8 @@ def joined(*sizes: int | str) -> str:
 
 
 def _vit(c: ViTConfig) -> Iterator[StepNames]:
-    stream = "B × (N + 1) × D" if c.has_class_token else "B × N × D"
+    tokens = " + ".join(["N", *["1"] * c.has_class_token, *["R"] * bool(c.registers)])
+    stream = f"B × ({tokens}) × D" if "+" in tokens else f"B × {tokens} × D"
     yield from _patches(c)
     yield from _class_token_and_positions(c, stream)
     yield from _encoder_block(
@@ -91,7 +92,7 @@ def _class_token_and_positions(c: ViTConfig, stream: str) -> Iterator[StepNames]
     if c.has_class_token:
         words, sizes = (
             ("prepend the class token", "[x_class; x_p E]", "Eq. 1", stream),
-            f"1 + {c.kept_patches} → {c.kept_tokens}",
+            f"1 + {c.kept_patches} → {1 + c.kept_patches}",
         )
         yield StepNames(words, like="drop", owns=("cls_token",), numbers=sizes)
     if c.positions == "learned":
@@ -104,6 +105,14 @@ def _class_token_and_positions(c: ViTConfig, stream: str) -> Iterator[StepNames]
         yield StepNames(words, like="drop", owns=("pos_embed_row", "pos_embed_column"), numbers=sizes)
     if c.positions == "sincos-2d":
         yield StepNames(("add fixed 2-D sine-cosine positions", "+ E_pos", "–", stream), like="drop")
+    if c.registers:
+        words, sizes = (
+            ("insert the registers", "[x_class; r; x_p E]", "–", stream),
+            f"{c.num_tokens - c.registers} + {c.registers} → {c.num_tokens}",
+        )
+        yield StepNames(words, like="drop", owns=("reg_token",), numbers=sizes)
+    if c.pre_norm:
+        yield StepNames(("normalise before the blocks", "LN(z_0)", "–", stream), "norm_pre")
     why = {"none": "no positions are added", "relative": "positions are relative: see the blocks"}.get(c.positions, "")
     yield StepNames(("tokens", "z_0", "Eq. 1", stream), like="drop", numbers=why, tap="tokens")
 
@@ -113,7 +122,7 @@ def _encoder_block(
     taps: bool = False, from_normalised: bool = False,
 ) -> Iterator[StepNames]:  # fmt: skip
     """Yield the rows of a block; `products` are the numbers of q kᵀ and A v among those of the attention module."""
-    tokens = "(N + 1)" if "+" in stream else "N"
+    tokens = stream.split(" × ")[1]
     pairs, per_head = f"B × k × {tokens} × {tokens}", f"B × k × {tokens} × D_h"
     weights, values = ((f"{attention}#{number}",) for number in products)
     skip = "LN({})" if from_normalised else "{}"

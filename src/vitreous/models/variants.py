@@ -1,4 +1,4 @@
-"""Parts of a ViT that are not in the paper's equations: a convolutional stem and fixed sine-cosine positions."""
+"""Parts of a ViT that are not in the paper's equations: a conv stem, fixed sine-cosine positions, CLIP's GELU."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ class ConvStem(nn.Sequential):
             layers += [StemBlock(width) for _ in range(depth - 1)]
             channels = width
         super().__init__(*layers)
+
+
+class QuickGELU(nn.Module):
+    """x σ(1.702 x), the approximation of GELU that OpenAI's CLIP was trained with."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.sigmoid(1.702 * x)
 
 
 def sincos_2d(rows: int, columns: int, dim: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from vitreous.config import ViTConfig
 from vitreous.models import blank
 from vitreous.models.input import check_input
-from vitreous.models.variants import ConvStem, sincos_2d
+from vitreous.models.variants import ConvStem, QuickGELU, sincos_2d
 
 #: The intermediates that a forward pass records, by name; see `ViT.forward`.
 Taps = dict[str, Tensor]
@@ -101,7 +101,7 @@ class Mlp(nn.Module):
     def __init__(self, config: ViTConfig):
         super().__init__()
         self.fc1 = nn.Linear(config.dim, config.mlp_dim)
-        self.act = nn.GELU(approximate="tanh" if config.gelu == "tanh" else "none")
+        self.act = QuickGELU() if config.gelu == "quick" else nn.GELU("tanh" if config.gelu == "tanh" else "none")
         self.drop = nn.Dropout(config.dropout)
         self.fc2 = nn.Linear(config.mlp_dim, config.dim)
 
@@ -153,10 +153,12 @@ class ViT(nn.Module):
         in_channels = config.stem_channels[-1] if config.stem_channels else config.channels
         self.patch_embed = PatchEmbed(in_channels, config)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, D)) if config.has_class_token else None
+        self.reg_token = nn.Parameter(torch.zeros(1, config.registers, D)) if config.registers else None
         self._make_positions()
         if config.knows_background:
             self.background: Tensor  # as the model's input has it: normalised
             self.register_buffer("background", torch.zeros(config.channels, 1, 1))
+        self.norm_pre = nn.LayerNorm(D, eps=config.norm_eps) if config.pre_norm else None
         self.drop = nn.Dropout(config.dropout)
         last = max(config.depth - 1, 1)
         self.blocks = nn.ModuleList(self.block_class(config, config.drop_path * i / last) for i in range(config.depth))
@@ -170,7 +172,7 @@ class ViT(nn.Module):
     def _make_positions(self) -> None:
         config, (rows, columns) = self.config, self.config.grid
         if config.positions == "learned":  # 1-D: one vector per token, the class token's first
-            self.pos_embed = nn.Parameter(torch.zeros(1, config.num_tokens, config.dim))
+            self.pos_embed = nn.Parameter(torch.zeros(1, config.num_tokens - config.registers, config.dim))
         elif config.positions == "learned-2d":  # half of the width encodes the row, half the column
             self.pos_embed_row = nn.Parameter(torch.zeros(rows, config.dim // 2))
             self.pos_embed_column = nn.Parameter(torch.zeros(columns, config.dim // 2))
@@ -211,7 +213,7 @@ class ViT(nn.Module):
                 assert module.bias is not None
                 nn.init.zeros_(module.bias)
         for name, parameter in self.named_parameters():
-            if name.startswith("pos_embed") or name.endswith("rel_pos"):
+            if name.startswith("pos_embed") or name.endswith(("rel_pos", "reg_token")):
                 nn.init.normal_(parameter, std=0.02)
         if self.config.zero_head:
             nn.init.zeros_(self.head.weight)
@@ -234,16 +236,18 @@ class ViT(nn.Module):
         return blank.largest(blank.per_patch(deviation, config), config.kept_patches)
 
     def add_class_token_and_positions(self, x: Tensor, kept: Tensor | None = None) -> Tensor:
-        """(B, patches, D) → (B, N, D)."""
-        positions = self.positions()
+        """(B, patches, D) → (B, N, D); registers, which have no position, follow the class token."""
+        positions, first = self.positions(), int(self.cls_token is not None)
         assert x.shape[1] == (self.config.num_patches if kept is None else kept.shape[1]), "x has other patches"
         if kept is not None and positions is not None:  # each image has its own
-            prefix = self.config.num_tokens - self.config.num_patches
-            x = x + F.embedding(kept, positions[0, prefix:])
-            positions = F.pad(positions[:, :prefix], (0, 0, 0, kept.shape[1]))
+            x = x + F.embedding(kept, positions[0, first:])
+            positions = F.pad(positions[:, :first], (0, 0, 0, kept.shape[1]))
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
-        return x if positions is None else x + positions
+        x = x if positions is None else x + positions
+        if self.reg_token is not None:
+            x = torch.cat([x[:, :first], self.reg_token.expand(x.shape[0], -1, -1), x[:, first:]], dim=1)
+        return x if self.norm_pre is None else self.norm_pre(x)
 
     def fit(self, x: Tensor) -> Tensor:
         """Pad or resize to a multiple of the patch, as `config.fit` says."""
@@ -306,6 +310,8 @@ class ViT(nn.Module):
     def _pool(self, x: Tensor, key_mask: Tensor | None) -> Tensor:
         if self.config.pool == "cls":
             return x[:, 0]
+        x = x[:, self.config.registers :]  # without a class token, the other tokens are the patches
+        key_mask = None if key_mask is None else key_mask[:, self.config.registers :]
         if self.pool_score is not None:  # sequence pooling (CCT): tokens are weighted by a learned score
             scores = self.pool_score(x)  # (B, N, 1)
             if key_mask is not None:
@@ -317,5 +323,6 @@ class ViT(nn.Module):
         return (x * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)
 
     def token_mask(self, patch_mask: Tensor) -> Tensor:
-        """(B or 1, patches) → (B or 1, N): the class token is always kept."""
-        return F.pad(patch_mask, (1, 0), value=True) if self.cls_token is not None else patch_mask
+        """(B or 1, patches) → (B or 1, N): the class token and the registers are always kept."""
+        prefix = self.config.num_prefix_tokens
+        return F.pad(patch_mask, (prefix, 0), value=True) if prefix else patch_mask

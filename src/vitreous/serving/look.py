@@ -141,11 +141,11 @@ def _rollout(attention: np.ndarray, config: ViTConfig, kept: np.ndarray) -> np.n
     if config.pool == "seq":
         return None
     identity = np.eye(attention.shape[-1], dtype=attention.dtype)
-    row = identity[0] if config.has_class_token else kept / kept.sum()
+    row = identity[0] if config.has_class_token else np.pad(kept / kept.sum(), (config.num_prefix_tokens, 0))
     for layer in reversed(attention):
         mixed = layer.mean(axis=0) + identity
         row = row @ (mixed / mixed.sum(axis=-1, keepdims=True))
-    return row[int(config.has_class_token) :]
+    return row[config.num_prefix_tokens :]
 
 
 def _patch_removal(
@@ -186,4 +186,4 @@ def _relevance(model: ServedModel, inputs: LookInputs) -> np.ndarray:
         trace = forward_and_back(vit, image, inputs.relevance_class, head_mask=head_mask, patch_mask=patch_mask)
     layers = [layer[0] for layer in attention_layers(trace.taps, vit.config.depth)]
     relevance = class_relevance(layers, trace.attention_gradients, relevance_readout(vit, trace))
-    return relevance[int(vit.config.has_class_token) :].detach().numpy()
+    return relevance[vit.config.num_prefix_tokens :].detach().numpy()

@@ -111,6 +111,9 @@ def _work(group: dict[str, Any]) -> int:
 
 Named = list[tuple[str, nn.Parameter]]
 
+#: Tables and tokens, which weight decay leaves alone.
+_EMBEDDINGS = ("cls_token", "reg_token", "pos_embed", "rel_pos")
+
 
 def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """Return a recipe's optimizers. Weight decay acts on matrices only: no biases, norms, class token or positions."""
@@ -150,7 +153,7 @@ def _layer_scales(named: Named, decay: float) -> dict[str, float]:
     def layer(name: str) -> int:
         if "blocks." in name:
             return int(name.split("blocks.")[1].split(".")[0]) + 1
-        return 0 if name.startswith(("patch_embed", "cls_token", "pos_embed", "stem")) else top
+        return 0 if name.startswith(("patch_embed", "cls_token", "reg_token", "pos_embed", "norm_pre", "stem")) else top
 
     return {name: decay ** (top - layer(name)) for name, _ in named}
 
@@ -159,7 +162,7 @@ def _groups(named: Named, scales: dict[str, float], config: TrainConfig) -> list
     """Return parameter groups by learning rate, and by whether weight decay acts on them."""
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in named:
-        is_matrix = parameter.ndim >= 2 and not any(part in name for part in ("cls_token", "pos_embed", "rel_pos"))
+        is_matrix = parameter.ndim >= 2 and not any(part in name for part in _EMBEDDINGS)
         key = (config.lr * scales[name], config.weight_decay if is_matrix else 0.0)
         groups.setdefault(key, []).append(parameter)
     return [{"params": params, "lr": lr, "weight_decay": decay} for (lr, decay), params in groups.items()]

@@ -137,6 +137,9 @@ def _read_start(start: StartConfig) -> Checkpoint:
         return read_checkpoint(
             start.weights,
             num_heads=start.num_heads,
+            pool=start.pool,
+            gelu=start.gelu,
+            norm_eps=start.norm_eps,
             trained_size=start.trained_size,
             allow_partial=start.allow_partial,
         )
