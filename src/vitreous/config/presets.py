@@ -63,7 +63,7 @@ def cnn() -> Config:
         model=CNNConfig(),
         data=DataConfig(augment=_WEAK_AUGMENT),
         train=TrainConfig(
-            epochs=1.5, batch_size=128, optimizer="muon", muon_lr=0.02, lr=3e-3, weight_decay=0.05,
+            epochs=1.25, batch_size=128, optimizer="muon", muon_lr=0.02, muon_steps=3, lr=0.005, weight_decay=0.05,
             label_smoothing=0.1, ema_decay=0.99,
         ),
     )  # fmt: skip
