@@ -83,7 +83,8 @@ def require_packages(*packages: str, extra: str, needed_for: str) -> None:
 #: flag → argument of the Python functions; a value after it is kept where it is a number or quoted
 ARGUMENTS = {
     "--class": "target", "--data": "data", "--device": "device", "--epochs": "epochs", "--equal": "equal",
-    "--from": "weights", "--most": "most", "--per-class": "per_class", "--run": "run", "--seeds": "seeds",
+    "--from": "weights", "--most": "most", "--num-classes": "num_classes", "--num-heads": "num_heads",
+    "--per-class": "per_class", "--pool": "pool", "--run": "run", "--seeds": "seeds",
     "--seconds": "budget_seconds", "--split": "split", "--test": "test_index", "--threads": "threads", "--to": "to",
 }  # fmt: skip
 SWITCHES = {"--approximate": "approximate", "--resume": "resume", "--skip-corrupt": "skip_corrupt"}

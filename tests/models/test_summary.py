@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from vitreous.config import ArticleCNNConfig, ArticleDesignConfig, ArticleViTConfig, CNNConfig, ModelConfig, ViTConfig
 from vitreous.config.presets import PRESETS, preset
-from vitreous.models import build, count_parameters
+from vitreous.models import ViT, build, count_parameters
 from vitreous.models.shapes_table import shapes_table
 from vitreous.models.summary import as_json, count_flops, count_parameters_of, shapes
 
@@ -65,9 +65,11 @@ def _measured_flops(model: nn.Module, config: ModelConfig, device: str = "cpu") 
     images = torch.zeros(1, config.channels, *config.image_size, device=device)
     # the fused CPU kernel is invisible to the counter: the same products, spelled out, are not
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        # with taps every token of every block is computed, as the paper writes it; without, the last block of a
-        # class-token model computes only the token that the head reads
-        model(images, {}) if config.kind == "vit" else model(images)
+        # the readable model computes every token of every block, as the paper writes it, but for skipped patches; the
+        # last block of the fast one computes only the token that the head reads
+        with torch.device(device):
+            readable = ViT(config) if isinstance(config, ViTConfig) else model
+        readable(images)
     return counter.get_total_flops()
 
 

@@ -22,7 +22,9 @@ def least_parameters(config: ModelConfig) -> int:
         blocks = config.depth * (4 * config.dim**2 + 2 * config.dim * config.mlp_dim)
         widths = (config.channels, *config.stem_channels)
         stem = sum(9 * a * b + (config.stem_depth - 1) * 9 * b * b for a, b in itertools.pairwise(widths))
-        patches = config.dim * widths[-1] * math.prod(config.patch_size)
+        inputs = widths[-1] * math.prod(config.window or config.patch_size)
+        hidden = config.embed_hidden
+        patches = config.dim * inputs if hidden is None else hidden * (inputs + config.dim)
         positions = config.dim * config.num_patches if config.positions in ("learned", "sincos-2d") else 0
         offsets = config.depth * config.num_tokens**2 if config.positions == "relative" else 0
         head = config.dim * config.num_classes
