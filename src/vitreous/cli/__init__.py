@@ -28,7 +28,7 @@ app = Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = (
-    "presets", "shapes", "paper", "train", "compare", "demo", "transfer", "evaluate", "calibrate", "predict", "look",
+    "presets", "shapes", "paper", "plan", "train", "compare", "demo", "transfer", "evaluate", "calibrate", "predict", "look",
     "mistakes", "doctor", "env", "convert", "export", "serve", "completion",
 )  # fmt: skip
 for verb in VERBS:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.config import Config
+from vitreous.config import Config, TrainConfig
 from vitreous.data.augment import augment
 from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
@@ -24,9 +24,16 @@ from vitreous.training.distillation import Teacher, distillation_loss
 from vitreous.training.distributed import Group
 from vitreous.training.optimizers import AveragedWeights, lr_factor, make_optimizers
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
 
 Weights = dict[str, Tensor]
+
+
+def freeze(model: nn.Module, train: TrainConfig) -> None:
+    """Let only the head learn, where `train.freeze` says so."""
+    if train.freeze == "backbone":
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
 
 
 class Stepper:
@@ -45,15 +52,13 @@ class Stepper:
         self.group = group
         train = config.train
         self.device = torch.device(resolved.device)
-        self.dtype = _DTYPES[train.precision]
+        self.dtype = DTYPES[train.precision]
         torch.manual_seed(config.seed)  # the same start on every rank
         self.model = build(config.model).to(self.device, self.dtype)
         if weights is not None:
             self.model.load_state_dict(weights)
         set_background(self.model, preprocessing)
-        if train.freeze == "backbone":
-            for name, parameter in self.model.named_parameters():
-                parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
+        freeze(self.model, train)
         self.class_weights: Tensor | None = None  # (classes,)
         if resolved.class_weights is not None:
             self.class_weights = torch.tensor(resolved.class_weights, dtype=self.dtype, device=self.device)
