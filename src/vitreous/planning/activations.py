@@ -41,6 +41,7 @@ def kept_for_backward(model: ModelConfig, train: TrainConfig, recompute: bool = 
 
     Only a ViT has blocks to recompute (activation checkpointing).
     """
+    train = TrainConfig(precision=train.precision, freeze=train.freeze)  # all that matters here
     if not isinstance(model, ViTConfig):
         return _record(model, train)
     two, three = (_record(model.replace(depth=depth), train, recompute) for depth in (2, 3))
@@ -58,7 +59,7 @@ def _record(config: ModelConfig, train: TrainConfig, recompute: bool = False) ->
     if recompute:
         assert isinstance(model.blocks, nn.ModuleList)
         for block in model.blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)  # type: ignore[method-assign]
+            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device="cpu")
         one, two = (_kept_bytes(model, config, train, images) for images in (1, 2))

@@ -34,15 +34,13 @@ def _title(plan: Plan) -> str:
 
 def _work_rows(plan: Plan) -> Rows:
     work, cluster, train = plan.work, plan.cluster, plan.config.train
+    peak = f"{percent(cluster.utilisation)} of {cluster.tflops:g} TFLOP/s, {train.precision}"
     rows = [
         ("parameters", f"{work.parameters:,}"),
         ("FLOPs of an image", f"{si(work.forward_flops, 'FLOP')} forward, {si(work.training_flops, 'FLOP')} trained"),
         ("steps", f"{work.steps:,} of {plural(work.batch_size, 'image')} ({train.epochs:g} epochs)"),
         ("FLOPs in all", si(work.total_flops, "FLOP")),
-        (
-            "time",
-            f"{duration(work.seconds)} ({percent(cluster.utilisation)} of {cluster.tflops:g} TFLOP/s, {train.precision})",
-        ),
+        ("time", f"{duration(work.seconds)} ({peak})"),
         ("", f"{duration(work.seconds_per_step)} per step, {rate(work.images_per_second)} images/s"),
     ]
     if plan.recomputed is not None:
