@@ -20,6 +20,7 @@ from vitreous.evaluation.blank import set_background
 from vitreous.models import build
 from vitreous.models.fast.split_batch import SplitBatch, split_is_faster
 from vitreous.runs import Resolved
+from vitreous.training.devices import make_repeatable
 from vitreous.training.distillation import Teacher, distillation_loss
 from vitreous.training.distributed import Group
 from vitreous.training.optimizers import AveragedWeights, lr_factor, make_optimizers
@@ -53,6 +54,7 @@ class Stepper:
         train = config.train
         self.device = torch.device(resolved.device)
         self.dtype = DTYPES[train.precision]
+        make_repeatable(self.device)
         torch.manual_seed(config.seed)  # the same start on every rank
         self.model = build(config.model).to(self.device, self.dtype)
         if weights is not None:
@@ -134,14 +136,16 @@ class Stepper:
         """
         train, weights = self.config.train, self.class_weights
         reduction = "mean" if weights is None else "none"
-        images = self.preprocessing.to_input(pixels).to(self.device, self.dtype)
+        pixels = pixels.to(self.device)  # as bytes, unless they were augmented: a quarter of the floats
+        images = self.preprocessing.to_input(pixels).to(self.dtype)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=train.precision == "bfloat16"):
             logits = self.forward(images)
+            if train.precision == "bfloat16":
+                logits = logits.float()
             if train.loss == "nll":
                 loss = F.nll_loss(logits, labels, reduction=reduction)
             else:
-                scores = logits.float() if train.precision == "bfloat16" else logits
-                loss = F.cross_entropy(scores, labels, label_smoothing=train.label_smoothing, reduction=reduction)
+                loss = F.cross_entropy(logits, labels, label_smoothing=train.label_smoothing, reduction=reduction)
             if self.teacher is not None:
                 share, temperature = train.teacher_weight, train.teacher_temperature
                 teacher = self.teacher.probabilities(pixels, temperature)
