@@ -20,7 +20,7 @@ from vitreous.config import Config, DataConfig, configure
 from vitreous.data.datasets import load_dataset
 from vitreous.data.prepared import list_copies
 from vitreous.models import ViT, build
-from vitreous.planning import Cluster, Plan, make_plan
+from vitreous.planning import Cluster, TrainingPlan, make_plan
 from vitreous.planning.activations import kept_for_backward
 from vitreous.planning.plan import optimizer_values
 from vitreous.training.callbacks import Callback
@@ -29,7 +29,7 @@ from vitreous.training.optimizers import make_optimizers
 from vitreous.training.step import freeze
 
 
-def plan(preset: str, *settings: str, images: int = 60_000, **cluster: float) -> Plan:
+def plan(preset: str, *settings: str, images: int = 60_000, **cluster: float) -> TrainingPlan:
     return make_plan(configure(preset, settings=settings), images, Cluster(**cluster))
 
 
@@ -151,7 +151,7 @@ def test_depth_is_extrapolated_exactly():
     assert kept_for_backward(config.model, config.train).of(3) == found
 
 
-def test_bfloat16_halves_what_matrix_products_keep():
+def test_bfloat16_is_half_of_what_matrix_products_keep():
     """Per token and block: both norms' inputs in float32; their outputs, q, k, v, heads (twice), MLP in bfloat16."""
     config = configure("vit-s16", settings=["train.precision=bfloat16", "model.pool=mean"])
     two, three = (kept_for_backward(config.model.replace(depth=depth), config.train) for depth in (2, 3))

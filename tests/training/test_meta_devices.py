@@ -1,8 +1,8 @@
 """Trainings on another device than the CPU, without one: torch's `meta` device stands for the GPU.
 
 It has no data, but every operation runs, forward and backward, and a tensor that was left on the CPU is noticed. What
-a training reads from the device (a loss, logits) is replaced by random numbers. A CPU build of torch cannot run autograd
-on fake CUDA tensors.
+a training reads from the device (a loss, logits) is replaced by random numbers. A CPU build of torch has no autograd
+for fake CUDA tensors.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WrongDevice(AssertionError):
 
 
 class OneDevice(TorchDispatchMode):
-    """Raise where an operation mixes tensors of the CPU and the GPU, as CUDA and MPS do; they accept numbers (0-dim)."""
+    """Raise where an operation mixes tensors of the CPU and the GPU, as CUDA and MPS do; numbers (0-dim) may be."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,14 +118,17 @@ def test_whole_training_on_another_device(tmp_path, autocasts, case):
 def test_resumed_on_another_device(tmp_path, autocasts, monkeypatch):
     config = small("train.epochs=0.5", "train.checkpoint_seconds=0", "train.optimizer=adamw", "train.ema_decay=0.9")
 
+    finish = loop.Trainer._finish
+
     def fail(*_: Any) -> None:
         raise KeyError("stopped")
 
     with OneDevice():
-        with monkeypatch.context() as patched, pytest.raises(KeyError):
-            patched.setattr(loop.Trainer, "_finish", fail)
+        monkeypatch.setattr(loop.Trainer, "_finish", fail)
+        with pytest.raises(KeyError):
             fit(config, tmp_path / "run", device="meta", progress=False)
         assert Run.open(tmp_path / "run").resume_point() is not None
+        monkeypatch.setattr(loop.Trainer, "_finish", finish)
         assert fit(config, tmp_path / "run", resume=True, device="meta", progress=False).is_done
 
 

@@ -106,7 +106,7 @@ class Disk:
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     config: Config
     cluster: Cluster
     work: Work
@@ -129,7 +129,7 @@ class Plan:
         return {"preset": self.config.name, "flops_counted": FLOPS_COUNTED, **plain, **memory}
 
 
-def make_plan(config: Config, images: int, cluster: Cluster) -> Plan:
+def make_plan(config: Config, images: int, cluster: Cluster) -> TrainingPlan:
     """Return what training `config` on that many training images takes on that cluster."""
     cluster.check()
     model, train = config.model, config.train
@@ -151,7 +151,7 @@ def make_plan(config: Config, images: int, cluster: Cluster) -> Plan:
         kept = kept_for_backward(model, train, recompute)
         return _memory(network, train, cluster, kept, work.micro_batch, most=work.batch_size // cluster.gpus)
 
-    return Plan(
+    return TrainingPlan(
         config=config,
         cluster=cluster,
         work=work,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from vitreous.planning.plan import KEPT_CHECKPOINTS, Memory, Plan
+from vitreous.planning.plan import KEPT_CHECKPOINTS, Memory, TrainingPlan
 from vitreous.reports.formats import percent, plural, rate
 
 _LABEL = 24  # columns
@@ -12,7 +12,7 @@ _DURATIONS = ((365.25 * 86_400, "years"), (86_400, "days"), (3_600, "hours"), (6
 Rows = list[tuple[str, str]]
 
 
-def plan_text(plan: Plan) -> str:
+def plan_text(plan: TrainingPlan) -> str:
     """Return the sections of a plan, one line per figure."""
     kind = "FSDP" if plan.cluster.shard else "DDP"
     gpus = plan.cluster.gpus
@@ -28,11 +28,11 @@ def plan_text(plan: Plan) -> str:
     return "\n".join(lines[1:])
 
 
-def _title(plan: Plan) -> str:
+def _title(plan: TrainingPlan) -> str:
     return f"{plan.config.name} on {plural(plan.work.images, 'image')}, {plural(plan.cluster.gpus, 'GPU')}"
 
 
-def _work_rows(plan: Plan) -> Rows:
+def _work_rows(plan: TrainingPlan) -> Rows:
     work, cluster, train = plan.work, plan.cluster, plan.config.train
     peak = f"{percent(cluster.utilisation)} of {cluster.tflops:g} TFLOP/s, {train.precision}"
     rows = [
@@ -48,7 +48,7 @@ def _work_rows(plan: Plan) -> Rows:
     return rows
 
 
-def _memory_rows(plan: Plan) -> Rows:
+def _memory_rows(plan: TrainingPlan) -> Rows:
     memory, train = plan.memory, plan.config.train
     shared = "gathered blocks" if plan.cluster.shard else "buckets of DDP"
     parts = [
@@ -67,14 +67,14 @@ def _memory_rows(plan: Plan) -> Rows:
     return rows
 
 
-def _fitting(memory: Memory, plan: Plan) -> str:
+def _fitting(memory: Memory, plan: TrainingPlan) -> str:
     size = f"{plan.cluster.memory_gb:g} GB"
     if not memory.largest_micro_batch:
         return f"not one image fits into {size}"
     return f"{size} take {plural(memory.largest_micro_batch, 'image')} at a time"
 
 
-def _network_rows(plan: Plan) -> Rows:
+def _network_rows(plan: TrainingPlan) -> Rows:
     network = plan.network
     hidden = "behind computing" if plan.cluster.shard else "behind the last backward pass"
     return [
@@ -83,7 +83,7 @@ def _network_rows(plan: Plan) -> Rows:
     ]
 
 
-def _disk_rows(plan: Plan) -> Rows:
+def _disk_rows(plan: TrainingPlan) -> Rows:
     disk, size = plan.disk, "×".join(map(str, plan.config.model.image_size))
     return [
         ("prepared images", f"{si(disk.prepared, 'B')} at {size}, read at {si(disk.prepared_per_second, 'B/s')}"),
