@@ -133,7 +133,7 @@ def peak_bytes(config: Config) -> int:
     ],
 )
 def test_memory_is_what_torch_allocates(preset, settings):
-    """Within 5 %: the backward pass has a few temporary tensors beside what was kept for it; 20 % of a CNN so shallow."""
+    """Within 5 %: the backward pass has a few temporary tensors beside what was kept for it; of a CNN 20 %."""
     config = configure(preset, settings=[*settings, f"train.micro_batch={MICRO_BATCH}", "train.ema_decay=0"])
     planned = make_plan(config, 1000, Cluster()).memory.total
     assert peak_bytes(config) == pytest.approx(planned, rel=0.2 if preset == "cnn" else 0.05)
