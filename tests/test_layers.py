@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"checkpoints", "evaluation"},
     {"training"},
     {"comparison", "inspection", "doctor", "conformance", "export"},
-    {"studies", "serving"},
+    {"studies", "serving", "planning"},
     {"api", "api_run", "estimator", "cli", "__main__", "__init__"},
 ]
 

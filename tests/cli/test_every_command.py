@@ -38,6 +38,7 @@ COMMANDS: dict[str, list[str]] = {
     "presets": [],
     "shapes": ["vit-h14"],
     "paper": ["vit"],
+    "plan": ["vit-h14", "--images", "303000000", "--gpus", "64"],
     "compare": ["runs/vit", "runs/cnn", "-o", "compared"],
     "demo": ["--data", "digits", "-o", "demonstrated"],
     "transfer": [

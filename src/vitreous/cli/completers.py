@@ -161,6 +161,7 @@ COMPLETERS: dict[str, Completer] = {
     "transfer source": complete_data,
     "transfer target": complete_data,
     "settings": complete_setting,
+    "precision": choices("float32", "bfloat16", "float64"),
     "split": choices("train", "val", "test"),
     "device": choices("auto", "cpu", "cuda", "mps"),
     "equal": choices("epochs", "seconds"),

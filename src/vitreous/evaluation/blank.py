@@ -64,10 +64,11 @@ def has_ink(images: Tensor, config: ViTConfig) -> Tensor:
 
 def lost_patches(model: ViT, split: Split, preprocessing: Preprocessing) -> Tensor:
     """Return how many patches with ink of each image do not become tokens, (n,)."""
-    lost = []
+    lost, device = [], next(model.parameters()).device
     for images in _batches(split):
-        inked, kept = has_ink(images, model.config), model.choose_patches(preprocessing.to_input(images))
-        lost.append(torch.zeros(len(images)) if kept is None else inked.scatter(1, kept, value=False).sum(dim=1))
+        inked, x = has_ink(images, model.config), preprocessing.to_input(images.to(device))
+        kept = model.choose_patches(x)
+        lost.append(torch.zeros(len(images)) if kept is None else inked.scatter(1, kept.cpu(), value=False).sum(dim=1))
     return torch.cat(lost).long() if lost else torch.zeros(0, dtype=torch.long)
 
 

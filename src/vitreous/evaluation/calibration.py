@@ -78,7 +78,7 @@ def fit_calibration(compute: Compute, dataset: Dataset, names: tuple[str, ...]) 
 
     def logits_and_distances(logits: Tensor, representations: Representations) -> tuple[Tensor, ...]:
         pairs = zip(fitted_parts, representations, strict=True)
-        return logits, *(part.distance(values.double()) for part, values in pairs)
+        return logits, *(part.distance(values.cpu().double()) for part, values in pairs)
 
     def only_logits(logits: Tensor, _: Representations) -> tuple[Tensor, ...]:
         return (logits,)

@@ -138,7 +138,7 @@ def _in_batches(
     batches = []
     for batch in _batches(images, min(batch_size, max(1, len(images)))):
         with one_thread():
-            x = preprocessing.to_input(batch).to(device=first.device, dtype=first.dtype)
+            x = preprocessing.to_input(batch.to(first.device)).to(first.dtype)
         batches.append([output.float().cpu() for output in outputs(x)])
     model.train(was_training)
     return tuple(map(torch.cat, zip(*batches, strict=True)))

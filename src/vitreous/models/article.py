@@ -67,8 +67,8 @@ class PatchesArticleViT(nn.Module):
 
     def forward(self, patches: Tensor) -> Tensor:
         x = self.patch_projection(patches.flatten(2))  # (B, 16, D)
-        x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)  # (B, 17, D)
-        x = x + self.position_embedding(self.position_indices)
+        x = torch.cat([self.class_token.to(x).expand(x.shape[0], -1, -1), x], dim=1)  # (B, 17, D)
+        x = x + self.position_embedding(self.position_indices.to(x.device))
         if "normalisation" not in self.fixes:
             x = F.normalize(x)  # along dimension 1, the tokens
         x = self.linear1(self.encoder(x)[:, 0])

@@ -5,23 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from vitreous.training.devices import generator_states, set_generator_states
 from vitreous.training.distributed import Group
 from vitreous.training.step import Stepper
 
 
 def tensors_to_save(stepper: Stepper, group: Group) -> dict[str, Tensor]:
     """Return copies of everything that a step depends on; on ranks other than 0, which do not save, the generators."""
-    tensors = {"generators": group.gather(torch.get_rng_state()[None])}  # one row per rank
-    if stepper.device.type == "cuda":
-        tensors["cuda_generators"] = group.gather(torch.cuda.get_rng_state()[None])
+    states = generator_states(stepper.device)
+    tensors = {name: group.gather(state[None]) for name, state in states.items()}  # one row per rank
     if group.is_main:
         tensors |= {f"model.{name}": value for name, value in stepper.model.state_dict().items()}
         if stepper.averaged is not None:
             kept = stepper.averaged.averaged.state_dict()
             tensors |= {f"averaged.{name}": value for name, value in kept.items()}
         tensors |= _optimizer_tensors(stepper)
-    # two names may share one tensor; safetensors wants each stored once
-    return {name: value.clone() for name, value in tensors.items()}
+    # two names may share one tensor; safetensors wants each stored once. Copied to the CPU: a GPU may have no room
+    return {name: value.detach().to("cpu", copy=True) for name, value in tensors.items()}
 
 
 def restore(stepper: Stepper, tensors: dict[str, Tensor], group: Group) -> None:
@@ -30,9 +30,8 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], group: Group) -> None:
     if stepper.averaged is not None:
         stepper.averaged.averaged.load_state_dict(with_prefix(tensors, "averaged."))
     _restore_optimizers(stepper, tensors)
-    torch.set_rng_state(tensors["generators"][group.rank].clone())
-    if stepper.device.type == "cuda":
-        torch.cuda.set_rng_state(tensors["cuda_generators"][group.rank].clone())
+    rows = {name: value[group.rank].clone() for name, value in tensors.items() if name.endswith("generators")}
+    set_generator_states(stepper.device, rows)
 
 
 def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

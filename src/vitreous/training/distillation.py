@@ -40,7 +40,7 @@ class Teacher:
     def probabilities(self, pixels: Tensor, temperature: float) -> Tensor:
         """Return (B, classes) for images before normalisation, (B, C, H, W); a high temperature flattens them."""
         first = next(self.model.parameters())
-        images = self.preprocessing.to_input(pixels).to(first.device, first.dtype)
+        images = self.preprocessing.to_input(pixels.to(first.device)).to(first.dtype)
         return (infer(self.model, images) / temperature).softmax(dim=1)
 
 

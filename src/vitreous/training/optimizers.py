@@ -121,7 +121,7 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
     scales = _layer_scales(named, config.layer_decay)
     if config.optimizer == "sgd":
         return [torch.optim.SGD(_groups(named, scales, config), lr=config.lr, momentum=config.momentum)]
-    inner = [(name, p) for name, p in named if config.optimizer == "muon" and _suits_muon(name, p)]
+    inner = [(name, p) for name, p in named if config.optimizer == "muon" and suits_muon(name, p)]
     by_muon = {name for name, _ in inner}
     groups = _groups([(name, p) for name, p in named if name not in by_muon], scales, config)
     adamw = torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, fused=True)
@@ -133,7 +133,7 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
     return [muon, adamw]
 
 
-def _suits_muon(name: str, parameter: nn.Parameter) -> bool:
+def suits_muon(name: str, parameter: nn.Parameter) -> bool:
     """Return whether this is a matrix or kernel inside the network; AdamW takes the head and the positions.
 
     Muon on the patch embedding and the stem as well: errors of `vit` after 3 epochs 2.5 → 1.8 % (docs/log.md).

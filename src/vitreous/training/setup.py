@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import torch
-
 from vitreous import hardware
 from vitreous.checkpoints import Adapted, Checkpoint, adapt, read_checkpoint, take_architecture
 from vitreous.config import CNNConfig, Config, StartConfig, ViTConfig
@@ -20,6 +18,7 @@ from vitreous.evaluation import blank
 from vitreous.models import ViT
 from vitreous.runs import Resolved, Run, is_run, load_run_data, new_run_path
 from vitreous.training import distributed, plan
+from vitreous.training.devices import available_devices, check_precision, describe_hardware, pick_device
 from vitreous.training.distillation import Teacher
 from vitreous.training.step import Stepper, Weights
 
@@ -155,11 +154,8 @@ def _resolve(
 ) -> Resolved:
     """Decide once what depends on the machine and the data; it is stored in the run and reused on resume."""
     train = config.train
-    if train.precision == "bfloat16" and not hardware.bfloat16_works():
-        raise ConfigError(
-            "train.precision='bfloat16' does not run on this CPU: it advertises the instructions, and a matrix product"
-            " in a child process crashed; use --set train.precision=float32"
-        )
+    picked = pick_device(device, group)
+    check_precision(train.precision, picked)
     if train.batch_size % group.world_size or len(dataset.train) < group.world_size:
         raise ConfigError(
             f"train.batch_size={train.batch_size} ({len(dataset.train)} images) cannot be shared equally by"
@@ -167,7 +163,6 @@ def _resolve(
         )
     plan.require_validation(config, dataset)
     batch_size = min(train.batch_size, len(dataset.train) // group.world_size * group.world_size)
-    picked = _pick_device(device)
     if picked == "cpu" and train.freeze == "none":  # a frozen backbone keeps nothing for its backward pass
         _check_memory(config, min(train.micro_batch or batch_size, batch_size // group.world_size))
     threads = hardware.prepare(train.threads or max(1, hardware.default_threads() // group.local_world_size))
@@ -184,7 +179,7 @@ def _resolve(
         class_weights=plan.class_weights(dataset.train.labels, dataset.num_classes, train),
         compile=train.compile,
         teacher=_teacher(config, dataset),
-        hardware=hardware.describe(),
+        hardware=describe_hardware(picked),
     )
     if train.budget_seconds is not None:
         seconds = _seconds_per_step(config, dataset, preprocessing, resolved, group)
@@ -223,26 +218,10 @@ def _teacher(config: Config, dataset: Dataset) -> dict[str, str] | None:
 
 def _check_same_device(run: Run, device: str) -> None:
     started_on = run.resolved.device
-    if run.is_done or (device in ("auto", started_on) and _devices().get(started_on)):
+    if run.is_done or (device in ("auto", started_on) and available_devices().get(started_on)):
         return
     why = "which is not available here" if device in ("auto", started_on) else f"not on {device}"
     raise RunError(f"{str(run.path)!r} was started on {started_on}, {why}: it can only go on there; or train a new run")
-
-
-def _devices() -> dict[str, bool]:
-    """Return which devices torch knows and whether they are available."""
-    return {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-
-
-def _pick_device(device: str) -> str:
-    available = _devices()
-    if device == "auto":
-        return next(name for name in ("cuda", "mps", "cpu") if available[name])
-    if device not in available:
-        raise ConfigError(f"--device {device!r}: choose from auto, cpu, cuda, mps")
-    if not available[device]:
-        raise ConfigError(f"--device {device!r} is not available here; choose cpu or auto")
-    return device
 
 
 def _seconds_per_step(

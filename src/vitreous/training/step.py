@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitreous.config import Config
+from vitreous.config import Config, TrainConfig
 from vitreous.data.augment import augment
 from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
@@ -22,13 +22,21 @@ from vitreous.hardware import one_thread
 from vitreous.models import build
 from vitreous.models.fast.split_batch import SplitBatch, split_is_faster
 from vitreous.runs import Resolved
+from vitreous.training.devices import make_repeatable
 from vitreous.training.distillation import Teacher, distillation_loss
 from vitreous.training.distributed import Group
 from vitreous.training.optimizers import AveragedWeights, Muon, lr_factor, make_optimizers
 
-_DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
 
 Weights = dict[str, Tensor]
+
+
+def freeze(model: nn.Module, train: TrainConfig) -> None:
+    """Let only the head learn, where `train.freeze` says so."""
+    if train.freeze == "backbone":
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
 
 
 class Stepper:
@@ -47,15 +55,14 @@ class Stepper:
         self.group = group
         train = config.train
         self.device = torch.device(resolved.device)
-        self.dtype = _DTYPES[train.precision]
+        self.dtype = DTYPES[train.precision]
+        make_repeatable(self.device)
         torch.manual_seed(config.seed)  # the same start on every rank
         self.model = build(config.model).to(self.device, self.dtype)
         if weights is not None:
             self.model.load_state_dict(weights)
         set_background(self.model, preprocessing)
-        if train.freeze == "backbone":
-            for name, parameter in self.model.named_parameters():
-                parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
+        freeze(self.model, train)
         self.class_weights: Tensor | None = None  # (classes,)
         if resolved.class_weights is not None:
             self.class_weights = torch.tensor(resolved.class_weights, dtype=self.dtype, device=self.device)
@@ -136,14 +143,16 @@ class Stepper:
         """
         train, weights = self.config.train, self.class_weights
         reduction = "mean" if weights is None else "none"
-        images = self.preprocessing.to_input(pixels).to(self.device, self.dtype)
+        pixels = pixels.to(self.device)  # as bytes, unless they were augmented: a quarter of the floats
+        images = self.preprocessing.to_input(pixels).to(self.dtype)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=train.precision == "bfloat16"):
             logits = self.forward(images)
+            if train.precision == "bfloat16":
+                logits = logits.float()
             if train.loss == "nll":
                 loss = F.nll_loss(logits, labels, reduction=reduction)
             else:
-                scores = logits.float() if train.precision == "bfloat16" else logits
-                loss = F.cross_entropy(scores, labels, label_smoothing=train.label_smoothing, reduction=reduction)
+                loss = F.cross_entropy(logits, labels, label_smoothing=train.label_smoothing, reduction=reduction)
             if self.teacher is not None:
                 share, temperature = train.teacher_weight, train.teacher_temperature
                 teacher = self.teacher.probabilities(pixels, temperature)
