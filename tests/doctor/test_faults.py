@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.doctor import diagnose
-
-# the healthy model is shared with the other tests of this folder; test modules cannot import each other by name
-_spec = importlib.util.spec_from_file_location("tiny_vit", Path(__file__).with_name("conftest.py"))
-_tiny = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(_tiny)
-TinyBlock, TinyViT = _tiny.TinyBlock, _tiny.TinyViT
+from vitreous.testing import TinyBlock, TinyViT
 
 FAULTS: list[tuple[str, type[nn.Module]]] = []
 

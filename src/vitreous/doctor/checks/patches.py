@@ -11,13 +11,33 @@ from torch import Tensor
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_io import is_image, max_moved, total_variation
 from vitreous.doctor.model_under_test import ModelUnderTest
-from vitreous.reports.formats import percent, plural
+from vitreous.reports.formats import number, percent, plural
+
+
+def image_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Different images must get different outputs."""
+    tested.require_repeatable()
+    if len(tested.batch) < 2:
+        raise NotMeasured("at least two images are needed")
+    with tested.borrowed(randomised=True) as model:
+        outputs = tested.outputs(model, tested.batch)
+        spread = float((outputs - outputs[:1]).abs().max())
+        size = float(outputs.abs().max())
+        changed = tested.outputs(model, tested.synthetic_inputs(len(tested.batch), offset=11))
+    # float noise of a batched product is 1e-7 of the values; the weakest healthy model measured 1e-2
+    if max(spread, float((changed - outputs).abs().max())) <= 1e-6 * size:
+        yield finding(
+            "image-ignored",
+            f"{2 * len(tested.batch)} different images get the same output (up to {spread:.0e} of {number(size)}), with"
+            " all parameters randomised: the image does not reach the output.",
+        )
 
 
 def without_influence(tested: ModelUnderTest) -> Iterator[Finding]:
     """Pixels inside the image (or whole patches) that no output depends on."""
+    _require_sight(tested)
     dead = _dead_inputs(tested)
-    if is_image(tested.shape):
+    if is_image(tested.shape) and _is_remainder(tested, dead):
         dead = dead & ~_border(dead)[2]
     if not dead.any() or _still_matters(tested, dead):
         return
@@ -40,9 +60,10 @@ def border_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
     """Rows at the bottom or columns at the right that the model ignores."""
     if not is_image(tested.shape):
         raise NotMeasured("the input is already split into patches")
+    _require_sight(tested)
     dead = _dead_inputs(tested)
     bottom, right, border = _border(dead)
-    if dead.all() or not border.any() or _still_matters(tested, border):
+    if not border.any() or not _is_remainder(tested, dead) or _still_matters(tested, border):
         return
     lost = [f"the last {plural(count, axis)}" for count, axis in ((bottom, "row"), (right, "column")) if count]
     yield finding(
@@ -74,6 +95,23 @@ def order_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
                     " randomised).",
                 )
                 return
+
+
+def _require_sight(tested: ModelUnderTest) -> None:
+    if next(image_ignored(tested), None) is not None:
+        raise NotMeasured("the output does not depend on the image at all, which includes this")
+
+
+def _is_remainder(tested: ModelUnderTest, dead: Tensor) -> bool:
+    """Whether the ignored border is narrower than a patch: what is left when patches do not divide the image.
+
+    The patch size is the stride of the first convolution; without one, a border of up to a quarter counts.
+    """
+    bottom, right, _ = _border(dead)
+    strides = [node.arguments[3] for node in tested.recording.nodes if node.op == "convolution" and node.from_input]
+    tall, wide = strides[0] if strides and len(strides[0]) == 2 and max(strides[0]) > 1 else (
+        -(-dead.shape[0] // 4), -(-dead.shape[1] // 4))  # fmt: skip
+    return bottom < tall and right < wide
 
 
 def _dead_inputs(tested: ModelUnderTest) -> Tensor:

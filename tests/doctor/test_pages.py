@@ -1,0 +1,46 @@
+"""The two models of every page: the faulty one has this finding and no other, the fixed one has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitreous.doctor import Diagnosis, diagnose
+from vitreous.doctor.checks import fresh
+from vitreous.doctor.pages import examples
+from vitreous.testing import TinyBlock, TinyViT
+
+
+def run(snippet: str, *, overfit: bool) -> Diagnosis:
+    names: dict[str, Any] = {"torch": torch, "nn": nn, "F": F, "Tensor": Tensor}
+    names |= {"TinyBlock": TinyBlock, "TinyViT": TinyViT, "data": {}}
+    with torch.no_grad() if "nn.init" in snippet else torch.enable_grad():
+        exec(snippet, names)
+        model_class, data = names["Model"], dict(names["data"])
+        model = model_class()
+    if not data:
+        data["input_shape"] = (1, model_class.size, model_class.size)
+    with pytest.MonkeyPatch.context() as patch:
+        if not overfit:  # the slowest check, which has an example of its own
+            patch.setattr(fresh, "OVERFIT_SECONDS", 0.0)
+        return diagnose(model, **data, constructor=(model_class, {}), fresh=True)
+
+
+@pytest.mark.parametrize("id", examples())
+def test_the_faulty_model_has_this_finding_alone(id: str) -> None:
+    diagnosis = run(examples()[id]["faulty"], overfit=id == "cannot-overfit")
+    found = "\n".join(f"{found.id}: {found.measured}" for found in diagnosis.findings)
+    assert diagnosis.ids() == {id, *examples()[id].get("also", ())}, found
+    assert diagnosis.exit_code == 1
+    for finding in diagnosis.findings:
+        assert any(character.isdigit() for character in finding.measured), "a finding states the number measured"
+
+
+@pytest.mark.parametrize("id", examples())
+def test_the_fixed_model_has_none(id: str) -> None:
+    diagnosis = run(examples()[id]["fixed"], overfit=id == "cannot-overfit")
+    assert not diagnosis.findings, "\n".join(f"{found.id}: {found.measured}" for found in diagnosis.findings)
