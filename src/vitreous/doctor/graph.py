@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from vitreous.doctor.recording import VIEWS, Node, Recorder
+from vitreous.doctor.recording import SHAPE_ONLY, VIEWS, Node, Recorder
 
 #: Operations that only move elements, besides the views.
 _MOVES = VIEWS | frozenset([
@@ -135,7 +135,7 @@ class Graph:
             moved = _move(node, carried)
             if moved is not None:
                 carried[id(node)] = moved
-            elif node.op not in ("empty_like", "zeros_like", "ones_like", "sym_size"):
+            elif node.op not in SHAPE_ONLY and not (node.op in _FUSED_NORMS and node.result):
                 for parent in known:
                     yield Carried(node, parent, carried[id(parent)])
 

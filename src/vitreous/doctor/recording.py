@@ -48,6 +48,12 @@ VIEWS = frozenset([
     "as_strided", "lift_fresh",
 ])  # fmt: skip
 
+#: Operations that read nothing but the shape of their argument.
+SHAPE_ONLY = frozenset([
+    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_zeros", "new_ones",
+    "new_empty", "new_full",
+])  # fmt: skip
+
 
 def _location(tensor: Tensor) -> tuple[Any, ...]:
     # autograd may wrap a view anew between two operations, so tensors are identified by their memory
@@ -91,8 +97,8 @@ class Recorder(Deterministic):
             tensor,
             parents,
             module=self.executing[-1],
-            from_input=any(parent.from_input for parent in parents),
-            from_parameter=any(parent.from_parameter for parent in parents),
+            from_input=op not in SHAPE_ONLY and any(parent.from_input for parent in parents),
+            from_parameter=op not in SHAPE_ONLY and any(parent.from_parameter for parent in parents),
             **known,
         )
         self.nodes.append(node)

@@ -71,7 +71,7 @@ def _pixels_of_tokens(tested: ModelUnderTest) -> str | None:
         return None  # one token for the whole image, or not pixels any more
     if int(numbers.min()) < 0 or int(numbers.max()) >= count or any(len(row.unique()) < len(row) for row in numbers):
         return None  # padding, or overlapping copies
-    bad = [row for row in numbers if not _is_patch(row, height, width)]
+    bad = [row for row in numbers if not _is_patch(row, channels, height, width)]
     if not bad:
         return ""
     y, x = bad[0] // width % height, bad[0] % width
@@ -82,16 +82,23 @@ def _pixels_of_tokens(tested: ModelUnderTest) -> str | None:
     )
 
 
-def _is_patch(numbers: Tensor, height: int, width: int) -> bool:
+def _is_patch(numbers: Tensor, channels: int, height: int, width: int) -> bool:
     """Whether these pixels are one full rectangle, the same in every channel that occurs."""
     areas = [numbers[numbers // (height * width) == channel] % (height * width) for channel in
              (numbers // (height * width)).unique()]  # fmt: skip
+    if len(areas) == 1 < channels and not _is_square(areas[0], width):
+        return False  # several patches of one channel: tokens per channel are made from square patches
     return all(_is_rectangle(area, width) and torch.equal(area.sort().values, areas[0].sort().values) for area in areas)
 
 
 def _is_rectangle(positions: Tensor, width: int) -> bool:
     y, x = positions // width, positions % width
     return int((y.max() - y.min() + 1) * (x.max() - x.min() + 1)) == len(positions.unique())
+
+
+def _is_square(positions: Tensor, width: int) -> bool:
+    y, x = positions // width, positions % width
+    return int(y.max() - y.min()) == int(x.max() - x.min())
 
 
 def _embedding_to_tokens(tested: ModelUnderTest) -> str | None:

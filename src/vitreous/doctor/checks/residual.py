@@ -63,7 +63,7 @@ def skip_normalised(tested: ModelUnderTest) -> Iterator[Finding]:
         first = normed[0]
         yield finding(
             "skip-normalised",
-            f"in {len(normed)} of {plural(len(attention), 'attention branch')}, first in `{first.module or 'forward'}`,"
+            f"in {len(normed)} of {plural(len(attention), 'attention branch', 'attention branches')}, first in `{first.module or 'forward'}`,"
             f" the skip connection starts after the norm `{first.skip.module}`: the stream itself is dropped, and each"
             " block passes on normalised tokens only.",
             module=first.module,
@@ -88,7 +88,7 @@ def branch_not_normalised(tested: ModelUnderTest) -> Iterator[Finding]:
             everywhere = not any(residual.has_norm or residual.skip.op in NORMS for residual in found)
             yield finding(
                 "branch-not-normalised",
-                f"{len(those)} of {plural(kinds[kind], f'{kind} branch')} read the stream without a norm, first in"
+                f"{len(those)} of {plural(kinds[kind], f'{kind} branch', f'{kind} branches')} read the stream without a norm, first in"
                 f" `{those[0].module or 'forward'}`"
                 + (": no branch of the model has one." if everywhere else ", where other branches have one."),
                 level="note" if everywhere else None,
@@ -121,7 +121,7 @@ def skip_missing(tested: ModelUnderTest) -> Iterator[Finding]:
         if count and 2 * count >= regions:
             yield finding(
                 "skip-missing",
-                f"around {count} of {plural(regions, f'{what} branch')} (first: `{first}`) there is no skip connection:"
+                f"around {count} of {plural(regions, f'{what} branch', f'{what} branches')} (first: `{first}`) there is no skip connection:"
                 f" every path from the image to the output passes through the {what}.",
                 module=first,
             )
