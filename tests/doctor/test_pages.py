@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,11 @@ from torch import Tensor, nn
 
 from vitreous.doctor import Diagnosis, diagnose
 from vitreous.doctor.checks import fresh
-from vitreous.doctor.pages import examples
+from vitreous.doctor.curves import CURVE_CHECKS
+from vitreous.doctor.examples import examples
+from vitreous.doctor.findings import explanations
+from vitreous.doctor.pages import explain
+from vitreous.errors import VitreousError
 from vitreous.testing import TinyBlock, TinyViT
 
 
@@ -44,3 +49,22 @@ def test_the_faulty_model_has_this_finding_alone(id: str) -> None:
 def test_the_fixed_model_has_none(id: str) -> None:
     diagnosis = run(examples()[id]["fixed"], overfit=id == "cannot-overfit")
     assert not diagnosis.findings, "\n".join(f"{found.id}: {found.measured}" for found in diagnosis.findings)
+
+
+DOCS = Path(__file__).parents[2] / "docs/doctor"
+CURVES = {*CURVE_CHECKS, "learning-rate-low"}
+
+
+def test_every_finding_about_a_model_has_an_example() -> None:
+    assert set(examples()) == set(explanations()) - CURVES
+
+
+@pytest.mark.parametrize("id", explanations())
+def test_the_pages_are_up_to_date(id: str) -> None:
+    """`vitreous.doctor.pages.write_pages(Path("docs/doctor"))` brings them up to date."""
+    assert (DOCS / f"{id}.md").read_text(encoding="utf-8") == explain(id)
+
+
+def test_an_unknown_finding() -> None:
+    with pytest.raises(VitreousError, match="did you mean skip-missing"):
+        explain("skip-mising")

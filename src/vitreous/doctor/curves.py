@@ -69,8 +69,8 @@ def diverged(curves: Curves) -> Iterator[Finding]:
         rate = max(record.get("lr", 0.0) for record in curves.train)
         yield finding(
             "training-diverges",
-            f"the training loss starts at {number(first)}, is {number(lowest)} at its lowest and ends at {worst:.4g}, with"
-            f" a learning rate of up to {rate:g}.",
+            f"the training loss starts at {number(first)}, is {number(lowest)} at its lowest and ends at {worst:.4g},"
+            f" with a learning rate of up to {rate:g}.",
         )
 
 

@@ -12,6 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
+from vitreous.doctor.examples import example_diff
 from vitreous.reports.formats import join
 
 Level = Literal["broken", "warning", "note"]
@@ -31,7 +32,7 @@ class Finding:
     measured: str  # includes the number
     why: str  # why it matters
     fix: str
-    diff: str = ""  # the fix as a change of code, where one can be given
+    diff: str = ""  # the fix as a change of the smallest model that has this fault
     module: str = ""  # the name of the module it was measured in, "" for the whole model
     location: str = ""  # file:line of that module's class, where it has a source file
 
@@ -44,7 +45,7 @@ def explanations() -> dict[str, dict[str, Any]]:
 def finding(id: str, measured: str, *, level: Level | None = None, module: str = "") -> Finding:
     """Return a finding with its explanation; `level` overrides the usual one."""
     known = explanations()[id]
-    return Finding(id, level or known["level"], measured, known["why"], known["fix"], known.get("diff", ""), module)
+    return Finding(id, level or known["level"], measured, known["why"], known["fix"], example_diff(id), module)
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,12 @@ class Diagnosis:
     def ids(self, *levels: Level) -> set[str]:
         """Return the ids of the findings, of all levels or of those given."""
         return {finding.id for finding in self.findings if finding.level in (levels or LEVELS)}
+
+    def _repr_html_(self) -> str:
+        """Return the findings as a table, for a notebook."""
+        from vitreous.doctor.render import as_html
+
+        return as_html(self)
 
     def as_json(self) -> dict[str, Any]:
         seconds = {"elapsed_seconds": round(self.elapsed_seconds, 2), "cpu_seconds": round(self.cpu_seconds, 2)}

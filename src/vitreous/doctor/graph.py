@@ -105,7 +105,7 @@ class Graph:
         if self.output is None or id(self.output) not in self._index:
             return set()
         stop = self._index[id(self.output)]
-        paths_to = []  # the number of paths from the input to each node
+        paths_to: list[int] = []  # the number of paths from the input to each node
         for node in self.nodes[: stop + 1]:
             total = 0
             for parent in node.parents:

@@ -21,7 +21,8 @@ _KINDS: tuple[tuple[str, str], ...] = (
     (r"(n|num|number|no)_?(of_?)?(patch|token)|^seq(uence)?_?len|max_?len|patch(es)?_?num|n_?pos", "tokens"),
     (r"patch_?dim|patch(ed)?_?(vec|flat|feat)", "patch_dim"),
     (r"patch|kernel", "patch"),
-    (r"(im(g|age)?s?_?(size|dim|h|w|height|width|res)|^size$|^resolution$|^im(g|age)$|input_?(size|res)|^(height|width)$)", "image"),
+    (r"im(g|age)?s?_?(size|dim|h|w|height|width|res)|^size$|^resolution$|^im(g|age)$|input_?(size|res)|^(height|width)$",
+     "image"),
     (r"chan|^in_?c$|^c$|^in_?ch", "channels"),
     (r"class|^out(put)?_?(d|dim|features|size)?$|label|target", "classes"),
     (r"drop|^p$|_p$|rate", "dropout"),
@@ -66,12 +67,15 @@ def guess(name: str, shape: Shape) -> Any:
     kind = kind_of(name)
     values = {
         "batch": 4, "device": "cpu", "shape": shape, "tokens": (height // _PATCH) * (width // _PATCH),
-        "patch_dim": channels * _PATCH * _PATCH, "patch": _PATCH, "image": height if height == width else (height, width),
+        "patch_dim": channels * _PATCH * _PATCH, "patch": _PATCH,
+        "image": height if height == width else (height, width),
         "channels": channels, "classes": 10, "dropout": 0.1, "head_dim": _DIM // _HEADS, "heads": _HEADS, "ratio": 2,
         "mlp": 2 * _DIM, "depth": 3, "dim": _DIM, "eps": 1e-6, "activation": "gelu", "flag": True,
     }  # fmt: skip
     if kind not in values:
-        raise VitreousError(f"no value can be guessed for the argument {name!r}: give it with --args '{{\"{name}\": …}}'")
+        raise VitreousError(
+            f"no value can be guessed for the argument {name!r}: give it with --args '{{\"{name}\": …}}'"
+        )
     return values[kind]
 
 

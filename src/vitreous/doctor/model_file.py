@@ -41,7 +41,9 @@ def load_from_file(path: Path, name: str) -> Callable[..., nn.Module]:
             raise VitreousError(f"{path}: name the model after a colon; it defines {join(classes, most=12) or 'none'}")
         name = classes[0]
     if not hasattr(module, name):
-        names = sorted(key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__)
+        names = sorted(
+            key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
+        )
         raise VitreousError(f"{path} defines no {name!r}; it defines {join(names, most=12) or 'nothing'}")
     found = getattr(module, name)
     if not callable(found) or isinstance(found, nn.Module):
@@ -52,7 +54,7 @@ def load_from_file(path: Path, name: str) -> Callable[..., nn.Module]:
 def build(
     target: str, found: Callable[..., nn.Module], given: dict[str, Any], input_shape: tuple[int, ...] | None
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Call it with the given arguments and guesses for the others; return the model and further `diagnose` arguments."""
+    """Call it with the given arguments and guesses for the others; return the model and arguments of `diagnose`."""
     try:
         signature = inspect.signature(found)
     except (TypeError, ValueError):

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.doctor import model_io
+from vitreous.doctor.attention_ops import AttentionOp, attention_ops
 from vitreous.doctor.findings import NotMeasured
 from vitreous.doctor.graph import Graph
 from vitreous.doctor.model_io import Shape
 from vitreous.doctor.randomness import Deterministic
-from vitreous.doctor.attention_ops import AttentionOp, attention_ops
 from vitreous.doctor.recording import Recorder, record_forward
 from vitreous.errors import VitreousError
 

@@ -64,7 +64,9 @@ def diagnose_target(
     else:
         model, known = target_model(target, seed, given, shape)
         if "constructor" in known:
-            sizes = {key: value for key, value in known["constructor"][1].items() if isinstance(value, int | float | str)}
+            sizes = {
+                key: value for key, value in known["constructor"][1].items() if isinstance(value, int | float | str)
+            }
             notes = (f"built with {sizes}",) if sizes else ()
         if data is not None:
             base = preset(target).data if target in PRESETS else DataConfig()

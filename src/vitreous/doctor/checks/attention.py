@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from vitreous.doctor.attention_ops import AttentionOp, ScoreProduct
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_under_test import ModelUnderTest
-from vitreous.doctor.attention_ops import AttentionOp, ScoreProduct
 from vitreous.reports.formats import number, percent
 
 #: exp(−87.3) = 1.2e-38: below, float32 has only denormal numbers, then zero.
@@ -79,7 +79,8 @@ def causal(tested: ModelUnderTest) -> Iterator[Finding]:
             yield finding(
                 "causal-mask",
                 f"in {len(masked)} of {len(ops)} attentions, first `{masked[0].module}`, all"
-                f" {masked[0].weights.shape[-1]} tokens have weight 0 on {direction} ones: the mask of a language model.",
+                f" {masked[0].weights.shape[-1]} tokens have weight 0 on {direction} ones: the mask of a language"
+                " model.",
                 module=masked[0].module,
             )
             return

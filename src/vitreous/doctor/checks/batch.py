@@ -10,10 +10,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from vitreous.doctor.attention_ops import attention_ops
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_io import max_moved, regions
 from vitreous.doctor.model_under_test import BATCH_SIZE, ModelUnderTest
-from vitreous.doctor.attention_ops import attention_ops
 from vitreous.reports.formats import join, percent, plural
 
 #: Share of the probability that may move between two equivalent computations. Float32 kernels chosen by batch size
@@ -32,8 +32,8 @@ def batch_size(tested: ModelUnderTest) -> Iterator[Finding]:
             try:
                 with tested.borrowed() as model:
                     rows = len(tested.outputs(model, images))
-            except Exception as error:
-                failures[size] = f"{type(error).__name__}: {error}".splitlines()[0]
+            except Exception as failed:
+                failures[size] = f"{type(failed).__name__}: {failed}".splitlines()[0]
             else:
                 if rows != size:
                     failures[size] = f"{rows} rows of outputs"

@@ -207,9 +207,9 @@ class _Sums(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if func in _ADDITIONS and len(args) == 2 and all(isinstance(a, Tensor) and a.requires_grad for a in args):
-            if args[0].shape == args[1].shape and result.ndim == 3:
-                self.found.append(result)
+        if func in _ADDITIONS and all(isinstance(a, Tensor) and a.requires_grad for a in args):
+            one, two = args
+            self.found += [result] if one.shape == two.shape and result.ndim == 3 else []
         return result
 
 

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from vitreous.doctor.attention_ops import linear_feeding, linear_op
 from vitreous.doctor.findings import Finding, Level, NotMeasured, finding, quoted
 from vitreous.doctor.graph import is_dropped, origin
 from vitreous.doctor.model_io import kind_of, logits_in, max_moved
 from vitreous.doctor.model_under_test import ModelUnderTest, unregistered_tensors
 from vitreous.doctor.randomness import DROPOUT, Deterministic, seed_everything
-from vitreous.doctor.attention_ops import linear_feeding, linear_op
 from vitreous.doctor.recording import record_forward, without_views
 from vitreous.reports.formats import number, percent, plural
 
@@ -61,8 +61,8 @@ def activation_on_logits(tested: ModelUnderTest) -> Iterator[Finding]:
             outputs = tested.outputs(model, tested.batch)
         yield finding(
             "activation-on-logits",
-            f"the logits pass through {_ACTIVATIONS[last.op]}: with all parameters randomised, {outputs.numel()} outputs"
-            f" lie between {number(float(outputs.min()))} and {number(float(outputs.max()))}, and"
+            f"the logits pass through {_ACTIVATIONS[last.op]}: with all parameters randomised, {outputs.numel()}"
+            f" outputs lie between {number(float(outputs.min()))} and {number(float(outputs.max()))}, and"
             f" {percent(float((outputs == 0).float().mean()))} of them are exactly 0.",
             module=last.module,
         )
@@ -72,8 +72,8 @@ def activation_on_logits(tested: ModelUnderTest) -> Iterator[Finding]:
     if is_dropped(last):
         yield finding(
             "dropout-on-logits",
-            f"in training mode dropout is the last operation: it sets some of the {last.tensor.shape[-1]} logits to 0 at"
-            " random.",
+            f"in training mode dropout is the last operation: it sets some of the {last.tensor.shape[-1]} logits to 0"
+            " at random.",
             module=last.module,
         )
 

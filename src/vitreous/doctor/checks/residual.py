@@ -63,7 +63,7 @@ def skip_normalised(tested: ModelUnderTest) -> Iterator[Finding]:
         first = normed[0]
         yield finding(
             "skip-normalised",
-            f"in {len(normed)} of {plural(len(attention), 'attention branch', 'attention branches')}, first in `{first.module or 'forward'}`,"
+            f"in {len(normed)} of {_branches(len(attention), 'attention')}, first in `{first.module or 'forward'}`,"
             f" the skip connection starts after the norm `{first.skip.module}`: the stream itself is dropped, and each"
             " block passes on normalised tokens only.",
             module=first.module,
@@ -88,7 +88,7 @@ def branch_not_normalised(tested: ModelUnderTest) -> Iterator[Finding]:
             everywhere = not any(residual.has_norm or residual.skip.op in NORMS for residual in found)
             yield finding(
                 "branch-not-normalised",
-                f"{len(those)} of {plural(kinds[kind], f'{kind} branch', f'{kind} branches')} read the stream without a norm, first in"
+                f"{len(those)} of {_branches(kinds[kind], kind)} read the stream without a norm, first in"
                 f" `{those[0].module or 'forward'}`"
                 + (": no branch of the model has one." if everywhere else ", where other branches have one."),
                 level="note" if everywhere else None,
@@ -121,7 +121,7 @@ def skip_missing(tested: ModelUnderTest) -> Iterator[Finding]:
         if count and 2 * count >= regions:
             yield finding(
                 "skip-missing",
-                f"around {count} of {plural(regions, f'{what} branch', f'{what} branches')} (first: `{first}`) there is no skip connection:"
+                f"around {count} of {_branches(regions, what)} (first: `{first}`) there is no skip connection:"
                 f" every path from the image to the output passes through the {what}.",
                 module=first,
             )
@@ -226,6 +226,10 @@ def _features_leave_unnormalised(graph: Graph, sums: list[Node]) -> bool:
     if not sums or graph.output is None or not graph.depends(graph.output, sums[-1]):
         return False
     return not any(node.op in NORMS for node in graph.between(sums[-1], graph.output))
+
+
+def _branches(count: int, kind: str) -> str:
+    return plural(count, f"{kind} branch", f"{kind} branches")
 
 
 def _parent(module: str) -> str:

@@ -1,4 +1,4 @@
-"""Is the model built as intended: separate blocks, norms over the features, constructor arguments that have an effect?"""
+"""Is the model built as intended: separate blocks, norms over the features, arguments that have an effect?"""
 
 from __future__ import annotations
 
