@@ -35,7 +35,9 @@ def diagnose_curves(run: Path | str) -> Diagnosis:
     """Examine the metrics that a run has written."""
     start, cpu = time.perf_counter(), time.thread_time()
     opened = Run.open(run)
-    metrics = opened.metrics()
+    # JSON has no NaN: a loss that is not finite is null
+    records = opened.metrics()
+    metrics = [record | {"loss": math.nan if record.get("loss") is None else record["loss"]} for record in records]
     curves = Curves(
         [record for record in metrics if record.get("event") == "train"],
         [record for record in metrics if record.get("event") == "val"],

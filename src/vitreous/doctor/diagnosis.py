@@ -65,6 +65,9 @@ def diagnose(
             if "not-a-classifier" in {found.id for found in findings}:
                 not_measured.append(Unmeasured(name, "the model is not a classifier"))
                 continue
+            if tested.is_far_too_late:
+                not_measured.append(Unmeasured(name, "the model is large: the CPU time of a diagnosis is used up"))
+                continue
             try:
                 found = list(check(tested))
             except NotMeasured as error:

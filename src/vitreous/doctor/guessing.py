@@ -30,7 +30,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     (r"head", "heads"),
     (r"ratio|expan|forward_?mul|mul(t|tiplier)?$", "ratio"),
     (r"mlp|feed_?forward|^ff|_ff|ffn|hidden_?(mlp|ff)|intermediate|d_?ff|forward_?(dim|size)", "mlp"),
-    (r"depth|layer|block|encoder|^l$|^n$", "depth"),
+    (r"depth|layer|block|encoder|stack|^l$|^n$", "depth"),
     (r"dim|embed|hidden|width|d_?model|latent|emb|^d$|feat|size", "dim"),
     (r"eps", "eps"),
     (r"act", "activation"),
@@ -96,7 +96,7 @@ def guess_arguments(
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name in values:
             continue
         if parameter.default is parameter.empty:
-            if re.search(r"conf|cfg|args|param|opt|setting|hparam", parameter.name.lower()):
+            if re.search(r"conf|cfg|args|param|opt|setting|flags", parameter.name.lower()):
                 values[parameter.name] = Settings({}, base)
             else:
                 values[parameter.name] = guess(parameter.name, base)

@@ -288,6 +288,11 @@ class ModelUnderTest:
     def is_late(self) -> bool:
         return time.thread_time() >= self.deadline
 
+    @property
+    def is_far_too_late(self) -> bool:
+        """Whether even quick checks have to be left out; large models need more than `CPU_SECONDS` for those."""
+        return time.thread_time() >= self.deadline + 3 * CPU_SECONDS
+
     @cached_property
     def attention(self) -> list[AttentionOp]:
         """Every attention of one forward pass; raises `NotMeasured` where there is none."""
