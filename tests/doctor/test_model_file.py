@@ -108,7 +108,7 @@ def test_wrong_arguments(folder) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("img_size", 32), ("image_size", 32), ("patch_size", 4), ("in_chans", 3), ("n_channels", 3), ("num_classes", 10),
+        ("img_size", 32), ("image_size", 32), ("patch_size", 4), ("in_chans", 3), ("n_channels", 3), ("classes", 10),
         ("out_d", 10), ("embed_dim", 48), ("d_model", 48), ("hidden_size", 48), ("depth", 3), ("num_layers", 3),
         ("n_blocks", 3), ("num_encoders", 3), ("num_heads", 4), ("nhead", 4), ("dim_head", 12), ("head_size", 12),
         ("mlp_dim", 96), ("mlp_ratio", 2), ("feedforward_dim", 96), ("dropout", 0.1), ("emb_dropout", 0.1),

@@ -27,7 +27,7 @@ from vitreous.reports.formats import join
 #: Functions that may be called in a module-level assignment.
 _HARMLESS = frozenset(["torch", "np", "numpy", "math", "os", "int", "float", "str", "bool", "tuple", "list", "dict",
     "set", "range", "len", "partial", "functools", "namedtuple", "collections", "TypeVar", "typing", "logging",
-    "getLogger", "Path", "pathlib", "isinstance"])  # fmt: skip
+    "getLogger", "Path", "pathlib", "isinstance", "argparse", "ArgumentParser"])  # fmt: skip
 
 
 def load_from_file(path: Path, name: str) -> Callable[..., nn.Module]:
