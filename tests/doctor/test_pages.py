@@ -68,3 +68,9 @@ def test_the_pages_are_up_to_date(id: str) -> None:
 def test_an_unknown_finding() -> None:
     with pytest.raises(VitreousError, match="did you mean skip-missing"):
         explain("skip-mising")
+
+
+def test_the_overview_lists_every_finding() -> None:
+    overview = DOCS.with_suffix(".md").read_text(encoding="utf-8")
+    for id, known in explanations().items():
+        assert f"| [{id}](doctor/{id}.md) | {known['level']} | {known['why']} |" in overview

@@ -139,7 +139,7 @@ def branch_doubled(tested: ModelUnderTest) -> Iterator[Finding]:
         yield finding(
             "branch-doubled",
             f"in {plural(len(doubled), 'sum')}, first in `{node.module or 'forward'}`, the same tensor is added twice:"
-            " a block that already has its skip connection gets a second one, and the stream doubles each time.",
+            " a skip connection inside and outside of a block, or a branch that is added to itself.",
             module=node.module,
         )
 
