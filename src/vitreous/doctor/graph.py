@@ -127,7 +127,7 @@ class Graph:
 
         Only moving, scaling and adding a constant leave an element recognisable.
         """
-        carried = {id(start): labels.to(torch.float64)}
+        carried = {id(start): labels.to(torch.float64) + 1}  # 0 stands for elements from elsewhere, as padding is
         for node in self.nodes[self._index.get(id(start), -1) + 1 :]:
             known = [parent for parent in node.parents if id(parent) in carried]
             if not known:
@@ -137,7 +137,7 @@ class Graph:
                 carried[id(node)] = moved
             elif node.op not in SHAPE_ONLY and not (node.op in _FUSED_NORMS and node.result):
                 for parent in known:
-                    yield Carried(node, parent, carried[id(parent)])
+                    yield Carried(node, parent, carried[id(parent)] - 1)
 
 
 def _move(node: Node, carried: dict[int, Tensor]) -> Tensor | None:
@@ -162,7 +162,7 @@ def _move(node: Node, carried: dict[int, Tensor]) -> Tensor | None:
             found = by_location.get(_key(value))
             if found is not None:
                 return found
-            return torch.full(value.shape, -1.0, dtype=torch.float64) if value.is_floating_point() else value
+            return torch.zeros(value.shape, dtype=torch.float64) if value.is_floating_point() else value
 
         if node.op == "copy":
             return None

@@ -94,7 +94,7 @@ def _import(path: Path) -> ModuleType:
                 return importlib.import_module(name)
         except ImportError as failed:
             error = error or failed
-            if "relative import" not in str(failed) and not isinstance(failed, _NotHere):
+            if not any(reason in str(failed) for reason in ("relative import", "is not a package")):
                 break
         except VitreousError:
             raise
@@ -102,10 +102,6 @@ def _import(path: Path) -> ModuleType:
             raise VitreousError(f"{path}: importing it failed: {type(failed).__name__}: {failed}") from failed
         folder, name = folder.parent, f"{folder.name}.{name}"
     raise VitreousError(f"{path}: importing it failed: {error}") from error
-
-
-class _NotHere(ImportError):
-    pass
 
 
 _from_files: set[str] = set()  # the modules that were imported from files that are not installed

@@ -269,6 +269,20 @@ class ModelUnderTest:
             raise NotMeasured("the model's outputs are not finite")
         return model_io.max_moved(first, second) < 1e-6
 
+    @cached_property
+    def change_by_other_images(self) -> tuple[float, float]:
+        """The largest change of an output when all images are replaced, and the largest output; random parameters."""
+        self.require_repeatable()
+        with self.borrowed(randomised=True) as model:
+            outputs = self.outputs(model, self.batch)
+            others = self.outputs(model, self.synthetic_inputs(len(self.batch), offset=11))
+        return float((others - outputs).abs().max()), float(outputs.abs().max())
+
+    @property
+    def ignores_image(self) -> bool:
+        changed, size = self.change_by_other_images
+        return changed <= 1e-6 * size  # float noise of a batched product is 1e-7 of the values
+
     # --- recording it
 
     def record(self, images: Tensor, *, randomised: bool = False) -> Recorder:

@@ -51,21 +51,22 @@ def batch_size(tested: ModelUnderTest) -> Iterator[Finding]:
 def batch_dependence(tested: ModelUnderTest) -> Iterator[Finding]:
     """Compare the same images in one batch, one by one, and in another order."""
     tested.require_repeatable()
-    batch = tested.images[:BATCH_SIZE]
+    batch = tested.images if tested.fixed_batch_size else tested.images[:BATCH_SIZE]
     if len(batch) < 2:
         raise NotMeasured("at least two images are needed")
     worst, how = SAME_PREDICTION, ""
     for randomised in (False, True):  # a fresh head gives all images (almost) the same logits
         with tested.borrowed(randomised=randomised) as model:
             together = tested.log_probabilities(model, batch)
-            alone = torch.cat([tested.log_probabilities(model, image[None]) for image in tested.batch])
+            each = [] if tested.fixed_batch_size else tested.batch
+            alone = torch.cat([together[:0], *(tested.log_probabilities(model, image[None]) for image in each)])
             order = torch.randperm(len(batch), generator=tested.generator(1)).to(tested.device)
             permuted = tested.log_probabilities(model, batch[order])[order.argsort()]
         for other, comparison in (
             (alone, f"alone and in a batch of {len(batch)}"),
             (permuted, f"in a batch of {len(batch)} and in the same batch reordered"),
         ):
-            moved = max_moved(together[: len(other)], other)
+            moved = max_moved(together[: len(other)], other) if len(other) else 0.0
             if moved > worst:
                 worst, how = moved, comparison + (" (all parameters randomised)" if randomised else "")
     if how:

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from vitreous.doctor.checks.outputs import activation_on_logits
-from vitreous.doctor.checks.patches import image_ignored
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.randomness import seed_everything
@@ -79,7 +78,7 @@ def cannot_overfit(tested: ModelUnderTest) -> Iterator[Finding]:
         raise NotMeasured(f"only {plural(count, 'image')} can be used at once")
     if any(found.id == "activation-on-logits" for found in activation_on_logits(tested)):
         raise NotMeasured("the logits are limited by an activation, which includes this")
-    if next(image_ignored(tested), None) is not None:
+    if tested.ignores_image:
         raise NotMeasured("the output does not depend on the image, which includes this")
     deadline = min(time.thread_time() + OVERFIT_SECONDS, tested.deadline)
     tried: list[tuple[float, int, float]] = []  # loss, correct predictions, learning rate

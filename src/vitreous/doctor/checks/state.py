@@ -10,7 +10,6 @@ from scipy import stats
 from torch import Tensor, nn
 
 from vitreous.doctor.checks.batch import SAME_PREDICTION
-from vitreous.doctor.checks.patches import image_ignored
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.model_io import max_moved
 from vitreous.doctor.model_under_test import ModelUnderTest, randomise_parameters, unregistered_tensors
@@ -54,7 +53,7 @@ def class_token_untrained(tested: ModelUnderTest) -> Iterator[Finding]:
 
 def parameters_without_gradient(tested: ModelUnderTest) -> Iterator[Finding]:
     """Parameters without gradient in eval and in training mode."""
-    if next(image_ignored(tested), None) is not None:
+    if tested.ignores_image:
         raise NotMeasured("the image does not reach the output, which includes this")
     dead = _without_gradient(tested) - set(_untrained_class_tokens(tested) or {})
     if dead:
