@@ -188,6 +188,35 @@ class WindowsMaskedByMinus100(TinyViT):
             return (q @ k.mT * q.shape[-1] ** -0.5 + mask).softmax(dim=-1)
 
 
+@has_only()
+class MaskedWithALearnedScale(TinyViT):
+    """As in Swin v2: cosine attention, a learned temperature, and the mask of windows."""
+
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.scale = nn.Parameter(torch.full((num_heads, 1, 1), 10.0))
+
+        def weights(self, q: Tensor, k: Tensor) -> Tensor:
+            mask = torch.zeros(10, 10)
+            mask[:5, 5:] = mask[5:, :5] = -100
+            return (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * self.scale + mask).softmax(dim=-1)
+
+
+@has_only()
+class BiasCachedInEval(TinyViT):
+    """As in LeViT: a bias is looked up once and kept in a dict."""
+
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.bias, self.cache = nn.Parameter(torch.zeros(10, 10)), {}
+
+        def weights(self, q: Tensor, k: Tensor) -> Tensor:
+            bias = self.bias if torch.is_grad_enabled() else self.cache.setdefault("bias", self.bias * 1)
+            return (q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(dim=-1)
+
+
 # --- residual branches ---------------------------------------------------------------------------------------
 
 

@@ -21,7 +21,6 @@ class ScoreProduct:
     key_operand: Node
     key_node: Node  # without scaling and views
     scale: float  # the factor between q·k and the logits; NaN if learned
-    product_scale: float  # the part of it that is applied to the product, not to queries or keys
 
     @property
     def query(self) -> Tensor:
@@ -44,6 +43,7 @@ class AttentionOp:
     weight_factor: float  # the factor between the softmax and the weights, 1 in the paper; NaN if learned
     values: Tensor
     logits: Tensor  # the input of the softmax
+    unmasked: Tensor  # the same before masks and biases were added
     softmax_dim: int
     scores: ScoreProduct | None  # None if the logits are not computed from a product q·k
 
@@ -76,11 +76,22 @@ def attention_ops(recorder: Recorder) -> list[AttentionOp]:
                     weight_factor=factor,
                     values=values,
                     logits=logits.tensor,
+                    unmasked=_without_masks(logits).tensor,
                     softmax_dim=softmax.arguments[1] % softmax.tensor.ndim,
                     scores=_score_product(logits, 1.0),
                 )
             )
     return found
+
+
+def _without_masks(node: Node) -> Node:
+    """Walk back from the softmax's input through views and through what is added without depending on the image."""
+    while True:
+        inner = without_views(node)
+        data = [parent for parent in inner.parents if parent.from_input]
+        if inner.op not in ("add", "sub", "masked_fill", "where") or len(data) != 1:
+            return inner if inner.tensor.shape[-1] == node.tensor.shape[-1] else node
+        node = data[0]
 
 
 def _score_product(node: Node, scale: float, depth: int = 0) -> ScoreProduct | None:
@@ -93,7 +104,7 @@ def _score_product(node: Node, scale: float, depth: int = 0) -> ScoreProduct | N
             return None  # a product with a parameter is a linear layer
         (_, query_factor), (key_node, key_factor) = unscaled(query), unscaled(key)
         before = query_factor * key_factor * float(node.options.get("alpha", 1))
-        return ScoreProduct(node, query, key, key_node, scale * before, scale)
+        return ScoreProduct(node, query, key, key_node, scale * before)
     if node.op in ("add", "sub", "masked_fill", "where", "clamp", "nan_to_num") and depth < 8:
         for parent in node.parents:
             if parent.from_input and (found := _score_product(parent, scale, depth + 1)) is not None:

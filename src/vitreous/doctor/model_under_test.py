@@ -69,6 +69,11 @@ def _restored(model: nn.Module) -> Iterator[None]:
     for module in model.modules():
         members = {key: dict(vars(module)[key]) for key in ("_parameters", "_buffers", "_modules")}
         attributes.append((module, dict(vars(module)), members))
+    # caches: some models keep tensors in a dict or a list
+    plain = [
+        value for module in model.modules() for key, value in vars(module).items() if key not in _MODULE_ATTRIBUTES
+    ]
+    containers = [(value, copy.copy(value)) for value in plain if type(value) in (dict, list)]
     candidates = [*model.parameters(), *model.buffers(), *unregistered_tensors(model).values()]
     leaves = [tensor for tensor in candidates if tensor.is_leaf and not tensor.is_inference()]
     values = [(tensor, tensor.detach().clone(), tensor.requires_grad, tensor.grad) for tensor in leaves]
@@ -81,6 +86,9 @@ def _restored(model: nn.Module) -> Iterator[None]:
             for key, member in members.items():
                 vars(module)[key].clear()
                 vars(module)[key].update(member)
+        for container, content in containers:
+            container.clear()
+            container.update(content) if isinstance(container, dict) else container.extend(content)
         for tensor, value, requires_grad, grad in values:
             tensor.requires_grad_(requires_grad)
             tensor.data.copy_(value)

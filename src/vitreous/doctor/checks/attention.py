@@ -97,12 +97,9 @@ def blown_up(tested: ModelUnderTest) -> Iterator[Finding]:
     """Logits so far apart that softmax underflows."""
     worst_share, worst_gap, module = 0.0, 0.0, ""
     for op in tested.attention:
-        if op.scores and not math.isnan(op.scores.scale):  # q·k alone: masks and biases (Swin's −100) are no scores
-            logits = op.scores.product.tensor.float() * op.scores.product_scale
-            gaps = logits.amax(-1, keepdim=True) - logits
-        else:
-            logits = op.logits.float()
-            gaps = logits.amax(op.softmax_dim, keepdim=True) - logits
+        is_last = op.softmax_dim == op.logits.ndim - 1
+        logits = (op.unmasked if is_last else op.logits).float()  # masks and biases (Swin's −100) are no scores
+        gaps = logits.amax(-1 if is_last else op.softmax_dim, keepdim=True) - logits
         gaps = gaps[torch.isfinite(gaps) & (gaps < MASKED)]
         share = float((gaps > UNDERFLOW).float().mean())  # NaN without scores, which is not larger
         if share > worst_share:

@@ -20,8 +20,8 @@ def image_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
     if tested.ignores_image:
         yield finding(
             "image-ignored",
-            f"with all parameters randomised, {len(tested.batch)} other images change the outputs (up to {number(size)})"
-            f" by {changed:.0e}: the image does not reach the output.",
+            f"with all parameters randomised, {len(tested.batch)} other images change the outputs (up to"
+            f" {number(size)}) by {changed:.0e}: the image does not reach the output.",
         )
 
 
