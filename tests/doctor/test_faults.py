@@ -217,6 +217,20 @@ class BiasCachedInEval(TinyViT):
             return (q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(dim=-1)
 
 
+@has_only()
+class AttentionBetweenChannels(TinyViT):
+    """As in DaViT: the width of a head is the number of tokens, the scale that of the channels."""
+
+    class block(TinyBlock):
+        def attend(self, x: Tensor) -> Tensor:
+            q, k, v = self.heads(x)
+            weights = (q.mT @ k * q.shape[-1] ** -0.5).softmax(dim=-1)  # (B, heads, K, K)
+            return self.proj(self.merge((weights @ v.mT).mT))
+
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x).mean(1))
+
+
 # --- residual branches ---------------------------------------------------------------------------------------
 
 

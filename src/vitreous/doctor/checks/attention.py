@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from vitreous.doctor.attention_ops import AttentionOp, ScoreProduct
+from vitreous.doctor.checks.layout import is_between_channels
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.reports.formats import number, percent
@@ -30,6 +31,8 @@ def scale(tested: ModelUnderTest) -> Iterator[Finding]:
         raise NotMeasured("no product of queries and keys with a fixed scale was observed")
     # 5 %: every mistake seen (no scale, the whole width, the number of tokens) is further off, rounding far less
     wrong = [found for found in measured if abs(found[1] * found[2] ** 0.5 - 1) > 0.05]
+    if wrong and all(is_between_channels(tested.graph, op) for op in tested.attention if op.module == wrong[0][0]):
+        raise NotMeasured("attention compares channels, for which there is no usual scale")
     after = [op for op in tested.attention if abs(op.weight_factor - 1) > 1e-3]  # not where it is learned: NaN
     if after:
         yield finding(

@@ -169,23 +169,35 @@ def _operands(op: AttentionOp) -> Iterator[tuple[str, Node, Node, bool]]:
     yield "values", op.value_operand, op.product, op.is_transposed
 
 
-def _split(graph: Graph, what: str, operand: Node, product: Node, is_transposed: bool) -> str | None:
+def is_between_channels(graph: Graph, op: AttentionOp) -> bool:
+    """Whether this attention compares channels over all tokens (XCiT, DaViT) instead of tokens."""
+    groups = (_tokens_of_group(graph, operand, product, flip) for _, operand, product, flip in _operands(op))
+    return any(group is not None and min(group.shape) > 1 and bool((group == group[:1]).all()) for group in groups)
+
+
+def _tokens_of_group(graph: Graph, operand: Node, product: Node, is_transposed: bool) -> Tensor | None:
+    """Return the token (a label) of each element of the first group (S, K); None if it cannot be followed."""
     source = _layer_output(operand)
     if source is None:
         return None
+    shape = source.tensor.shape
     if source.op == "convolution":
-        shape = source.tensor.shape
         labels = torch.arange(shape[0] * shape[2:].numel()).view(shape[0], 1, *shape[2:]).expand(shape)
     else:
-        labels = torch.arange(source.tensor.shape[:-1].numel()).view(*source.tensor.shape[:-1], 1)
-        labels = labels.expand(source.tensor.shape)
+        labels = torch.arange(shape[:-1].numel()).view(*shape[:-1], 1).expand(shape)
     carried = _arrival(graph.follow(source, labels), product, operand)
     if carried is None:
         return None
     positions = carried.mT if is_transposed else carried
-    group = positions.reshape(-1, *positions.shape[-2:])[0].long()  # (S, K)
-    if min(group.shape) < 2 or bool((group == group[:1]).all()):  # attention between channels
-        return "" if min(group.shape) >= 2 else None
+    return positions.reshape(-1, *positions.shape[-2:])[0].long()
+
+
+def _split(graph: Graph, what: str, operand: Node, product: Node, is_transposed: bool) -> str | None:
+    group = _tokens_of_group(graph, operand, product, is_transposed)
+    if group is None or min(group.shape) < 2:
+        return None
+    if bool((group == group[:1]).all()):  # attention between channels
+        return ""
     own = group[:, 0]
     repeats = int(own[own >= 0].unique(return_counts=True)[1].max()) if bool((own >= 0).any()) else 1
     if bool((group == group[:, :1]).all()) and repeats == 1:
