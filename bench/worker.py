@@ -5,6 +5,7 @@ Each has a process, because thread pools, compilers and memory belong to one. Re
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -178,6 +179,8 @@ class Requests:
         import torch.nn.functional as F
         from peers import logits_of
 
+        from vitreous import hardware
+
         images = self.images(batch)
         labels = torch.arange(batch) % self.config.num_classes
         optimizers, model, split = self.optimizers, self.model, self.split(batch)
@@ -187,8 +190,7 @@ class Requests:
             loss = F.cross_entropy(logits_of(model(images[rows])), labels[rows])
             (loss * (len(rows) / batch)).backward()
 
-        start = time.perf_counter()
-        for _ in range(steps):
+        def step() -> None:
             for optimizer in optimizers:
                 optimizer.zero_grad()
             if split is not None:
@@ -197,6 +199,11 @@ class Requests:
                 F.cross_entropy(logits_of(model(images)), labels).backward()
             for optimizer in optimizers:
                 optimizer.step()
+
+        start = time.perf_counter()
+        with contextlib.nullcontext() if split is None else hardware.one_thread():  # as training/step.py
+            for _ in range(steps):
+                step()
         seconds = (time.perf_counter() - start) / steps
         self.__dict__.pop("predict", None)  # built again, in eval mode, at the next request
         return seconds

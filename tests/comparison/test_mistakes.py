@@ -95,6 +95,43 @@ def test_duplicates_of_training_images_are_reported(found, run):
     assert any("trained on" in note for note in find_mistakes(run, "train", 3).notes)
 
 
+def test_the_wrong_label_is_a_likely_error(found, tmp_path):
+    assert found.suspects is not None
+    paths = [found.paths[index] for index in found.suspects.found.indices]
+    assert paths[0] == f"test/{NAMES[0]}/wrong.png"
+    assert found.suspects.images[0].own.label == NAMES[1]
+    assert "held out" in found.suspects.method
+    page = write_mistakes(found, tmp_path / "out").read_text(encoding="utf-8")
+    assert "Likely label errors" in page
+    with (tmp_path / "out" / "label-errors.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["path"] for row in rows] == paths
+    assert (rows[0]["label"], rows[0]["suggested"]) == NAMES
+
+
+def test_the_training_split_is_judged_out_of_fold(run):
+    found = find_mistakes(run, "train", 3)
+    assert found.suspects is not None
+    assert "out-of-fold" in found.suspects.method
+    assert "trained on these labels" in found.suspects.method
+    suspects = [found.paths[index] for index in found.suspects.found.indices]
+    assert f"train/{NAMES[1]}/both.png" in suspects
+    # the same picture under another label, in its split and in the test split
+    pairs = {(first.path, second.path) for first, second, _ in found.near.pairs}
+    assert pairs == {
+        (f"train/{NAMES[0]}/000.png", f"train/{NAMES[1]}/both.png"),
+        (f"train/{NAMES[1]}/both.png", f"test/{NAMES[0]}/seen.png"),
+    }
+
+
+def test_metrics_are_those_of_evaluate(run, found):
+    evaluation = evaluate_run(run)
+    for name in ("macro_f1", "balanced_accuracy", "calibration_error", "raw_calibration_error"):
+        assert getattr(found, name) == pytest.approx(getattr(evaluation, name), rel=1e-5)
+        assert found.as_dict()[name] == getattr(found, name)
+    assert [one.f1 for one in found.class_metrics] == [one.f1 for one in evaluation.per_class]
+
+
 def test_files_agree(found, tmp_path):
     page = write_mistakes(found, tmp_path / "out").read_text(encoding="utf-8")
     assert not re.search(r'(src|href)="(?!data:|#)', page)

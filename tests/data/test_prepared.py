@@ -20,6 +20,7 @@ from vitreous.config import DataConfig
 from vitreous.data import prepare, prepared, workers
 from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.data.preprocessing import Preprocessing
+from vitreous.data.splits import Split
 from vitreous.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -110,6 +111,23 @@ def test_splits_are_rows_of_one_mapped_file(photos: Path) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+def test_mean_and_std_are_those_of_the_training_images(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the sums in the copy: a start reads no pixels, so their pages stay out of memory."""
+    Image.fromarray(np.full((30, 30), 9, np.uint8)).save(photos / "cat" / "0.png")  # gray, then colour
+    load(photos, image_size=8)
+    monkeypatch.setattr(Split, "batch", None)
+    dataset = load(photos, image_size=8, train_per_class=5)
+    pixels = dataset.train.images.numpy().transpose(1, 0, 2, 3).reshape(3, -1) / 255
+    assert len(dataset.train) == 10
+    assert dataset.mean == pytest.approx(pixels.mean(axis=1), abs=5.1e-5)
+    assert dataset.std == pytest.approx(pixels.std(axis=1), abs=5.1e-5)
+
+
+def test_sums_of_large_images_do_not_overflow() -> None:
+    white = torch.full((1, 1, 2100, 2100), 255, dtype=torch.uint8)  # their squares exceed 2³⁷
+    assert Split(white, torch.zeros(1, dtype=torch.int64)).sums.tolist() == [[255 * 2100**2, 255**2 * 2100**2]]
+
+
 def test_gray_and_colour(tmp_path: Path) -> None:
     """Whichever comes first, and gray stored in colour: as one channel where all are gray."""
     gray = write_photos(tmp_path / "gray", 3, colour=False)
@@ -163,7 +181,11 @@ def test_a_change_is_noticed(photos: Path, copies: Path, change: str) -> None:
 # --- damage, interruption, several processes ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("damage", ["pixel", "truncated", "record", "empty record", "no pixels", "no record"])
+DAMAGED = ("pixel", "truncated", "record", "empty record", "a name", "a label")
+GONE = ("no pixels", "no rows", "no names", "no record")
+
+
+@pytest.mark.parametrize("damage", [*DAMAGED, *GONE])
 def test_a_damaged_copy_is_made_again(photos: Path, damage: str) -> None:
     before = load(photos)
     expected = everything(before)  # a mapped file that is damaged in place changes under its readers
@@ -178,19 +200,24 @@ def test_a_damaged_copy_is_made_again(photos: Path, damage: str) -> None:
     elif damage == "truncated":
         pixels.write_bytes(pixels.read_bytes()[:-1])
     elif damage == "record":
-        record.write_text(record.read_text().replace('"cat/3.png"', '"cat/4.png"'))
+        record.write_text(record.read_text().replace('"dog"', '"dot"'))
     elif damage == "empty record":
         record.write_text("")
-    elif damage == "no pixels":
-        pixels.unlink()
+    elif damage == "a name":
+        names = copy.folder / prepared.NAMES
+        names.write_text(names.read_text().replace('"cat/3.png"', '"cat/4.png"'))
+    elif damage == "a label":
+        rows = copy.folder / prepared.ROWS
+        rows.write_bytes(b"\1" + rows.read_bytes()[1:])
     else:
-        record.unlink()
+        files = {"pixels": pixels, "rows": copy.folder / prepared.ROWS, "names": copy.folder / prepared.NAMES}
+        files.get(damage.removeprefix("no "), record).unlink()
     again = load(photos)
     for one, other in zip(expected, everything(again), strict=True):
         np.testing.assert_array_equal(one, other)
     assert (again.train.paths, again.test.sha256) == (before.train.paths, before.test.sha256)
     noted = "the prepared copy of these images was damaged and has been made again"
-    assert (noted in again.notes) == (damage not in ("no pixels", "no record"))
+    assert (noted in again.notes) == (damage in DAMAGED)
     assert load(photos).notes == before.notes
 
 
@@ -305,17 +332,3 @@ def test_a_limit_that_is_no_number(photos: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv(prepared.LIMIT_VARIABLE, "lots")
     with pytest.raises(DataError, match="VITREOUS_PREPARED_GB is 'lots'; expected a number of gigabytes"):
         load(photos)
-
-
-def test_a_copy_that_is_to_be_kept(photos: Path, copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    content = prepared.Content(["a"], ["x"], [0], ["train"], ["00"], keep=True)
-    with prepared.new_copy(copies / ("0" * 32), (4, 5)) as writer:
-        writer.append(np.ones((1, 4, 5), np.uint8), is_gray=True)
-        writer.finish(content)
-    monkeypatch.setenv(prepared.LIMIT_VARIABLE, "0")
-    load(photos, image_size=24)
-    assert [copy.keep for copy in prepared.list_copies()] == [False, True]
-    copy = prepared.open_copy(copies / ("0" * 32))
-    assert copy is not None
-    assert (copy.pixels == 1).all()
-    assert json.loads((copies / ("0" * 32) / prepared.CONTENT).read_text())["shape"] == [1, 1, 4, 5]

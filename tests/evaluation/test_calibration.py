@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
@@ -15,9 +16,19 @@ from vitreous.cli import app
 from vitreous.config import override
 from vitreous.config.presets import preset
 from vitreous.errors import DataError, RunError
-from vitreous.evaluation.calibration import COLDEST, HOTTEST, calibrate_run, fit_temperature, statistics_sample
+from vitreous.evaluation.calibration import (
+    COLDEST,
+    HOTTEST,
+    LEAST_IMAGES,
+    calibrate_run,
+    fit_calibration,
+    fit_temperature,
+    in_words,
+    statistics_sample,
+)
 from vitreous.evaluation.novelty import Novelty
-from vitreous.evaluation.prediction import Evaluation, evaluate_run, predict_images
+from vitreous.evaluation.prediction import Evaluation, compute_outputs, evaluate_run, predict_images
+from vitreous.models.representations import representation_names
 from vitreous.runs import Run, load_run_data
 from vitreous.training.loop import fit
 
@@ -202,6 +213,24 @@ def test_no_validation_images(tmp_path):
     assert "not calibrated" in CliRunner().invoke(app, ["evaluate", "--run", str(run.path)]).stdout
     with pytest.raises(DataError, match="no validation images"):
         calibrate_run(run)
+
+
+@pytest.mark.parametrize("count", [LEAST_IMAGES - 1, LEAST_IMAGES])
+def test_no_temperature_from_too_few_images(run, count):
+    dataset = load_run_data(run)
+    few = dataclasses.replace(dataset, val=dataset.val.take(np.arange(count)))
+    model = run.load_model()
+    fitted = fit_calibration(
+        lambda split, reduce: compute_outputs(model, split, run.preprocessing, reduce), few, representation_names(model)
+    )
+    assert fitted is not None
+    calibration = fitted[0]
+    assert (calibration.temperature == 1) == (count < LEAST_IMAGES)
+    assert (calibration.nll == calibration.raw_nll) == (count < LEAST_IMAGES)
+    noted = "no temperature is fitted: fewer than 30 validation images"
+    assert (noted in calibration.notes) == (count < LEAST_IMAGES)
+    assert ("not calibrated (temperature 1)" in in_words(calibration)) == (count < LEAST_IMAGES)
+    assert calibration.novelty is not None, "its threshold is a rank, for which 20 images are enough"
 
 
 def test_statistics_come_from_evenly_spaced_images(run):

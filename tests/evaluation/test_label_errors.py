@@ -30,6 +30,15 @@ def test_definition_by_hand():
     assert found.joint.tolist() == [[2, 1], [1, 2]]
 
 
+def test_a_model_that_is_equally_sure_of_all_images():
+    """As many wrong labels are below the mean of their true class as above it: all are found."""
+    truth, random = np.arange(400) % 2, np.random.default_rng(0)
+    sure = random.normal(0.94, 0.002, 400)
+    probabilities = np.where(np.arange(2) == truth[:, None], sure[:, None], 1 - sure[:, None])
+    labels = np.where(np.arange(400) < 10, 1 - truth, truth)
+    assert sorted(find_label_errors(probabilities, labels).indices) == list(range(10))
+
+
 def test_the_predicted_class_is_never_an_error():
     """Class 1 is confidently reached, but the label's probability is larger still."""
     probabilities = np.array([[0.55, 0.45], [1.0, 0.0], [1.0, 0.0], [0.6, 0.4]])
@@ -65,16 +74,16 @@ def test_planted_errors_are_found_by_held_out_probabilities(noisy):
     model = LogisticRegression(max_iter=300, C=1e-3).fit(features[half], labels[half])
     found = find_label_errors(model.predict_proba(features[~half]), labels[~half])
     hits = wrong[~half][found.indices]
-    assert hits.mean() >= 0.85  # precision: 0.92
-    assert hits.sum() >= 0.65 * wrong[~half].sum()  # recall: 0.73
+    assert hits.mean() >= 0.85  # precision: 0.89
+    assert hits.sum() >= 0.65 * wrong[~half].sum()  # recall: 0.80
 
 
 def test_planted_errors_are_found_out_of_fold(noisy):
     features, labels, wrong = noisy
     found = find_label_errors(out_of_fold(features, labels, 10), labels)
     hits = wrong[found.indices]
-    assert hits.mean() >= 0.9  # precision: 0.95
-    assert hits.sum() >= 0.75 * wrong.sum()  # recall: 0.8
+    assert hits.mean() >= 0.9  # precision: 0.94
+    assert hits.sum() >= 0.75 * wrong.sum()  # recall: 0.82
     assert hits[:40].all()  # the likeliest come first
 
 

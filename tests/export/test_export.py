@@ -92,7 +92,7 @@ def pixels_of(run: Run, count: int = 5) -> np.ndarray:
 def test_reports_what_it_wrote(exported: onnx_files.Exported) -> None:
     assert exported.full
     assert exported.inputs == ("pixels", "head_mask", "token_mask")
-    assert exported.outputs == ("logits", "probabilities", "attention", "lens", "queries", "keys", "values")
+    assert exported.outputs == ("logits", "probabilities", "attention", "lens", "queries", "keys", "values", "kept")
     assert exported.bytes == exported.path.stat().st_size
     assert exported.parity.images >= 64
     assert exported.parity.max_difference < 1e-4

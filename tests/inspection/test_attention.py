@@ -71,7 +71,7 @@ def test_removed_patches_have_no_pooling_weight(any_vit, image_for) -> None:
     kept[0, 1:2] = False
     taps: dict[str, torch.Tensor] = {}
     any_vit(image_for(any_vit)[None], taps, patch_mask=kept)
-    weights = pooling_weights(any_vit, taps, kept)
+    weights = pooling_weights(any_vit, taps)
     torch.testing.assert_close((weights[:, None] @ taps["normed"]).squeeze(1), taps["pooled"])
     assert weights.sum().item() == pytest.approx(1)
 

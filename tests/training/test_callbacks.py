@@ -150,3 +150,8 @@ def test_one_callback_needs_no_list():
     assert isinstance(as_callbacks("tensorboard")[0], TensorBoard)
     recorder = Recorder()
     assert as_callbacks(recorder) == [recorder]
+
+
+def test_a_module_that_cannot_be_imported_is_one_sentence():
+    with pytest.raises(ConfigError, match=r"cannot log to 'nosuchlogger' .*: install it, or name another"):
+        WandbStyle("nosuchlogger")

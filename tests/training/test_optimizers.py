@@ -8,6 +8,7 @@ import torch
 
 from vitreous.config import CNNConfig, TrainConfig, ViTConfig
 from vitreous.models import build
+from vitreous.training import optimizers
 from vitreous.training.optimizers import AveragedWeights, Muon, lr_factor, make_optimizers, orthogonalise
 
 
@@ -18,6 +19,17 @@ def test_newton_schulz_brings_singular_values_close_to_one():
     assert singular.max() < 1.3
     tall = orthogonalise(matrices.mT.contiguous())
     torch.testing.assert_close(tall, orthogonalise(matrices).mT, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 6, 48), (1, 48, 6), (1, 8, 500)])
+def test_oblong_matrices_are_orthogonalised_by_their_gram_matrix(shape, monkeypatch):
+    """The shorter way gives the same, also where most singular values are small."""
+    matrices = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    matrices = matrices * torch.logspace(0, -4, shape[-1], dtype=torch.float64)
+    found, rough = orthogonalise(matrices), orthogonalise(matrices.float())
+    monkeypatch.setattr(optimizers, "_OBLONG", 10_000)
+    torch.testing.assert_close(found, orthogonalise(matrices))
+    torch.testing.assert_close(rough, found.float(), rtol=0, atol=1e-3)
 
 
 def test_a_stack_is_its_matrices_one_by_one():
@@ -43,8 +55,8 @@ def test_muon_step_by_hand():
 def test_every_parameter_is_optimised_once():
     model = build(ViTConfig(dim=32, depth=2, num_heads=2, mlp_dim=64))
     for name in ("adamw", "sgd", "muon"):
-        optimizers = make_optimizers(model, TrainConfig(optimizer=name))
-        optimized = [id(p) for o in optimizers for group in o.param_groups for p in group["params"]]
+        made = make_optimizers(model, TrainConfig(optimizer=name))
+        optimized = [id(p) for o in made for group in o.param_groups for p in group["params"]]
         assert sorted(optimized) == sorted(id(p) for p in model.parameters())
 
 

@@ -19,7 +19,7 @@ from vitreous.reports.formats import by, join
 #: Settings that the weights determine: a configuration with other values describes another model.
 _ARCHITECTURE = (
     "dim", "depth", "num_heads", "mlp_dim", "pool", "positions", "stem_channels", "stem_depth", "qkv_bias", "norm_eps",
-    "gelu",
+    "gelu", "window", "embed_hidden",
 )  # fmt: skip
 
 
@@ -67,6 +67,11 @@ def adapt(checkpoint: Checkpoint, config: ViTConfig, *, new_head: bool | None = 
             else "divided equally among the channels, the same model for images of equal channels"
         )
         changes.append(f"input channels {old.channels} → {config.channels}: the kernel of {first} {how}")
+    if old.patch_size != config.patch_size and config.window is not None:
+        raise CheckpointError(
+            f"the weights have patches of {by(*old.patch_size)} with windows of {by(*config.window)}, which cannot be"
+            f" resized to patches of {by(*config.patch_size)}: keep model.patch_size"
+        )
     if old.patch_size != config.patch_size:
         kernel = "patch_embed.proj.weight"
         tensors[kernel] = resize_patch_kernel(tensors[kernel], config.patch_size)
@@ -86,6 +91,8 @@ def adapt(checkpoint: Checkpoint, config: ViTConfig, *, new_head: bool | None = 
         tensors |= {name: torch.zeros(expected[name]) for name in HEAD}
         before = f"in place of the one for {old.num_classes}" if checkpoint.has_head else "the file had none"
         changes.append(f"a new classifier for {config.num_classes} classes, starting at zero: {before}")
+    if config.knows_background:  # training takes it from the data
+        tensors.setdefault("background", torch.zeros(expected["background"]))
     wrong = [name for name in expected if name not in tensors or tuple(tensors[name].shape) != expected[name]]
     if wrong:
         raise CheckpointError(

@@ -69,6 +69,7 @@ def save_model(
     notes = _refuse_or_note(config, layout, as_folder, approximate)
     facts = _facts(config, mean, std, class_names)
     tensors = {name: tensor.detach().cpu().float() for name, tensor in model.state_dict().items()}
+    tensors.pop("background", None)  # of tokens that are as many as the patches
     if layout in _ALWAYS_BIASED and not config.qkv_bias:
         tensors |= {f"blocks.{i}.attn.qkv.bias": torch.zeros(3 * config.dim) for i in range(config.depth)}
     written = _WRITE[layout](tensors, config)
@@ -110,6 +111,12 @@ def _parts(config: ViTConfig) -> dict[str, str]:
     oblong = len(set(config.image_size)) > 1 or len(set(config.patch_size)) > 1
     present = {
         "conv stem": (bool(config.stem_channels), "the conv stem (model.stem_channels)"),
+        "skipped patches": (
+            config.kept_patches < config.num_patches,
+            f"skipping blank patches (model.tokens={config.tokens})",
+        ),
+        "window": (config.window is not None, f"tokens that see a window (model.window={config.window})"),
+        "hidden embedding": (config.embed_hidden is not None, "a hidden layer in the patch embedding"),
         "sequence pooling": (config.pool == "seq", "sequence pooling (model.pool=seq)"),
         "mean pooling": (config.pool == "mean", "mean pooling without a class token (model.pool=mean)"),
         "positions": (config.positions != "learned", f"model.positions={config.positions}"),

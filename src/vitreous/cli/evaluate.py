@@ -1,6 +1,6 @@
 """`vitreous evaluate`: measure a run, by `vitreous.evaluation`."""
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Option
 
@@ -20,6 +20,7 @@ def evaluate(
     as_json: JsonOption = False,
 ) -> None:
     """Print accuracy, NLL and calibration of a run on a split of its data, and precision, recall and F1 per class."""
+    from vitreous.evaluation.blank import losing_ink
     from vitreous.evaluation.class_metrics import class_table
     from vitreous.evaluation.metrics import wilson_interval
     from vitreous.evaluation.prediction import evaluate_run
@@ -29,7 +30,7 @@ def evaluate(
     evaluation = evaluate_run(opened, split, batch_size, data, log)
     interval = wilson_interval(evaluation.correct, evaluation.count)
     bounds = [interval.low, interval.high]
-    value = {
+    value: dict[str, Any] = {
         "run": str(opened.path),
         "split": split,
         **evaluation.summary(),
@@ -46,12 +47,19 @@ def evaluate(
         f" NLL {evaluation.nll:.4f}, calibration error {evaluation.calibration_error:.2%}"
         f" {_temperature(opened, evaluation)}"
     )
+    notes = []
+    if evaluation.lost_patches is not None:
+        notes.append(f"Blank patches are skipped: {losing_ink(evaluation.lost_patches)}")
+        losing = evaluation.lost_patches.nonzero().flatten().tolist()
+        value["lost_patches"] = {str(index): int(evaluation.lost_patches[index]) for index in losing}
     means = f"Macro F1 {evaluation.macro_f1:.2%}, balanced accuracy {evaluation.balanced_accuracy:.2%}"
     table, note = class_table(evaluation.per_class)
-    print_result(text, means, table, *([note] if note else []), value=value, as_json=as_json)
+    print_result(text, means, table, *([note] if note else []), *notes, value=value, as_json=as_json)
 
 
 def _temperature(run: "Run", evaluation: "Evaluation") -> str:
     if run.record.calibration is None:
         return "(not calibrated: see `vitreous calibrate`)"
+    if evaluation.temperature == 1:
+        return "(not calibrated: too few validation images)"
     return f"(temperature {evaluation.temperature:.3g}; {evaluation.raw_calibration_error:.2%} without it)"

@@ -125,7 +125,7 @@ def find_near_pairs(dataset: Dataset, split_name: str) -> NearPairs:
         images = splits[split]
         path = images.paths[index] if images.paths else None
         label = dataset.class_names[int(images.labels[index])]
-        return Picture(split, index, path, label, images.images[index].numpy())
+        return Picture(split, index, path, label, images.image(index).numpy())
 
     def is_equal(pair: NearDuplicate) -> bool:
         (a, i), (b, j) = pair.first, pair.second

@@ -175,7 +175,7 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
         return logits, representations[-1] if representations else logits
 
     batch_size = run.config.train.eval_batch_size
-    logits, features = compute_outputs(run.load_model(), chosen.images, run.preprocessing, with_features, batch_size)
+    logits, features = compute_outputs(run.load_model(), chosen, run.preprocessing, with_features, batch_size)
     evaluation = Evaluation(logits.numpy(), chosen.labels.numpy(), run.temperature, dataset.class_names)
     probabilities = special.softmax(evaluation.logits.astype(np.float64) / run.temperature, axis=1)
     labels = evaluation.labels.astype(np.int64)

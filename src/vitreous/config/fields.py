@@ -28,6 +28,12 @@ def _as_folder(text: str) -> str:
     return text
 
 
+def _as_tokens(value: Any) -> Any:
+    if value in ("all", "auto") or (isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31):
+        return value
+    raise ValueError(f"model.tokens={quoted(value)}: choose all, auto or the number of patches to keep")
+
+
 Positive = Annotated[int, Field(ge=1, lt=2**31)]  # the largest that torch, NumPy and ONNX all take
 Count = Annotated[int, Field(ge=1, le=1000)]  # of layers, each of which is built
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -37,3 +43,6 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 NonNegative = Annotated[float, Field(ge=0)]
 #: (height, width); a single number means a square.
 Size = Annotated[tuple[Positive, Positive], BeforeValidator(_as_pair)]
+PixelValue = Annotated[int, Field(ge=0, le=255)]
+#: "all", "auto" or a number
+Tokens = Annotated[int | str, BeforeValidator(_as_tokens)]

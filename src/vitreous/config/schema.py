@@ -13,7 +13,18 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from vitreous.config.fields import Count, FolderName, Fraction, Name, NonNegative, Positive, Seed, Size
+from vitreous.config.fields import (
+    Count,
+    FolderName,
+    Fraction,
+    Name,
+    NonNegative,
+    PixelValue,
+    Positive,
+    Seed,
+    Size,
+    Tokens,
+)
 from vitreous.errors import ConfigError, quoted
 
 
@@ -76,6 +87,13 @@ class ViTConfig(_ImageModel):
 
     kind: Literal["vit"] = "vit"
     patch_size: Size = (7, 7)
+    #: pixels (with a stem: features) that a token sees, centred on its patch; None: the patch, as in the paper
+    window: Size | None = None
+    #: patches that become tokens: all, the K that differ most from the background, or a K chosen from the data
+    tokens: Tokens = "all"
+    #: pixel value of each channel, 0 to 255, from which `tokens` and `window` count; None: the data's most frequent one
+    background: tuple[PixelValue, ...] | None = None
+    embed_hidden: Positive | None = None  # width of a hidden layer (GELU) in the patch embedding; None: the paper's
     dim: Positive = 64
     depth: Count = 4
     num_heads: Positive = 2
@@ -133,12 +151,29 @@ class ViTConfig(_ImageModel):
         return self.num_patches + self.has_class_token
 
     @property
-    def divisor(self) -> tuple[int, int]:
-        """Numbers of which height and width must be multiples: the patch, times 2 per stage of the stem."""
-        if self.fit != "exact":
-            return 1, 1
+    def kept_patches(self) -> int:
+        """Patches of an image that become tokens."""
+        return self.num_patches if isinstance(self.tokens, str) else min(self.tokens, self.num_patches)
+
+    @property
+    def kept_tokens(self) -> int:
+        """Tokens that are computed: `num_tokens` unless blank patches are skipped."""
+        return self.kept_patches + self.has_class_token
+
+    @property
+    def knows_background(self) -> bool:
+        return self.tokens != "all" or self.window is not None
+
+    @property
+    def patch_pixels(self) -> tuple[int, int]:
+        """Height and width of a patch in pixels of the image, before `fit`."""
         stride = 2 ** len(self.stem_channels)
         return self.patch_size[0] * stride, self.patch_size[1] * stride
+
+    @property
+    def divisor(self) -> tuple[int, int]:
+        """Numbers of which height and width must be multiples: the patch, times 2 per stage of the stem."""
+        return self.patch_pixels if self.fit == "exact" else (1, 1)
 
     def check_geometry(self) -> Self:
         """Raise if the patches do not fill the image.
@@ -159,6 +194,11 @@ class ViTConfig(_ImageModel):
                 f" {fitting}--set model.fit=pad (zeros at the right and the bottom), or --set model.fit=resize (stretch"
                 " to the next multiple)"
             )
+        if self.background is not None and len(self.background) not in (1, self.channels):
+            raise ConfigError(
+                f"model.background={list(self.background)} has {len(self.background)} values for {self.channels}"
+                " channels: give one for all or one for each"
+            )
         return self
 
     @model_validator(mode="after")
@@ -168,7 +208,23 @@ class ViTConfig(_ImageModel):
             raise ValueError(f"model.dim={self.dim} must be even for positions='learned-2d'")
         if self.positions == "sincos-2d" and self.dim % 4:
             raise ValueError(f"model.dim={self.dim} must be a multiple of 4 for positions='sincos-2d'")
+        if self.tokens != "all" and self.positions == "relative":
+            raise ValueError(
+                f"model.tokens={self.tokens} skips patches, and model.positions='relative' needs all of them: choose"
+                " positions='learned' or tokens='all'"
+            )
+        self._check_window()
         return self
+
+    def _check_window(self) -> None:
+        if self.window is None:
+            return
+        margins = [window - patch for window, patch in zip(self.window, self.patch_size, strict=True)]
+        if any(margin < 0 or margin % 2 for margin in margins):
+            raise ValueError(
+                f"model.window={_size(self.window)} must exceed model.patch_size={_size(self.patch_size)} by an even"
+                " number of pixels, half of it on each side"
+            )
 
 
 def _check_heads(dim: int, num_heads: int) -> None:
@@ -294,6 +350,9 @@ class TrainConfig(_Frozen):
     optimizer: Literal["adamw", "sgd", "muon"] = "adamw"
     lr: Annotated[float, Field(gt=0)] = 1e-3
     muon_lr: Annotated[float, Field(gt=0)] = 0.02  # for matrices and kernels inside the network; the rest: AdamW's lr
+    muon_steps: Count = (
+        5  # of Newton–Schulz; three are better and quicker where a training takes a minute (docs/log.md)
+    )
     weight_decay: NonNegative = 0.05
     momentum: Fraction = 0.9  # SGD's and Muon's
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)

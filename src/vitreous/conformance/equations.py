@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitreous.config import ModelConfig, ViTConfig
 from vitreous.conformance.measurements import TOLERANCE, activation, equal, gap, layer_norm, measure_eps, noise
 from vitreous.conformance.parts import BlockParts, Parts
 from vitreous.conformance.rows import Measurement, Subject, differs, same, same_unless
@@ -32,6 +33,7 @@ def tokens(subject: Subject) -> Measurement:
     linear = equal(parts.embed(a) + parts.embed(b), parts.embed(a + b) + z0)
     properties = {
         "there is no class token in front": extra == 1,
+        "blank patches are skipped": not _skips(subject.model_config),
         "the first token depends on the image": extra != 1 or equal(parts.embed(a)[:, 0], z0[:, 0]),
         "the tokens are not linear in the pixels" + _why_not_linear(subject): linear,
         "a patch reaches other tokens than its own": not linear or _patches_stay_apart(parts, a),
@@ -47,9 +49,15 @@ def tokens(subject: Subject) -> Measurement:
     )
 
 
+def _skips(config: ModelConfig) -> bool:
+    return isinstance(config, ViTConfig) and config.kept_patches < config.num_patches
+
+
 def _why_not_linear(subject: Subject) -> str:
     if getattr(subject.model_config, "stem_channels", ()):
         return " (a conv stem comes first; the paper's hybrid has a ResNet there)"
+    if getattr(subject.model_config, "embed_hidden", None):
+        return " (the patch embedding has a hidden layer)"
     return " (they are L2-normalised across tokens)" if subject.model_config.kind == "post-vit" else ""
 
 

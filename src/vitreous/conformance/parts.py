@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -110,9 +110,11 @@ def _vit_parts(model: Any, config: ViTConfig) -> Parts:
     bare = copy.deepcopy(shell)
     bare.norm, bare.stem = nn.Identity(), None
     blank = torch.zeros(1, bare.patch_embed.proj.in_channels, *config.fitted_size, dtype=torch.float64)
+    if config.knows_background:
+        blank = blank + bare.background
     return Parts(
-        embed=shell.embed,
-        blank_tokens=lambda: bare.embed(blank),
+        embed=partial(shell.embed, all_patches=True),  # blank ones would be skipped
+        blank_tokens=lambda: bare.embed(blank, all_patches=True),
         parameters=list(bare.parameters()),
         class_token=shell.cls_token,
         class_token_learns=model.cls_token is not None and model.cls_token.requires_grad,

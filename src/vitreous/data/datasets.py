@@ -190,15 +190,13 @@ def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
     channels = train.image_shape[0]
     if raw.mean_std is not None and len(raw.mean_std[0]) == channels:
         return raw.mean_std
-    levels, counts = np.arange(256) / 255, np.zeros((channels, 256), np.int64)
-    for batch in train.batches(32):
-        for channel in range(channels):
-            counts[channel] += np.bincount(batch[:, channel].numpy().ravel(), minlength=256)
-    shares = counts / counts.sum(axis=1, keepdims=True)
-    means = (shares * levels).sum(axis=1)
-    variances = (shares * (levels - means[:, None]) ** 2).sum(axis=1)
-    stds = np.maximum(np.sqrt(variances), 1e-3)  # not 0, by which to_input would divide
-    return tuple(round(mean, 4) for mean in means.tolist()), tuple(round(std, 4) for std in stds.tolist())
+    count = len(train) * math.prod(train.image_shape[1:])
+    means, stds = [], []
+    for total, squares in train.sums.tolist():  # Python's integers: nothing overflows, nothing is rounded
+        means.append(round(total / count / 255, 4))
+        variance = (count * squares - total**2) / count**2
+        stds.append(round(max(math.sqrt(variance) / 255, 1e-3), 4))  # not 0, by which to_input would divide
+    return tuple(means), tuple(stds)
 
 
 # --- the named data sets in the cache -----------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def _pairs(
                 i, j, same_label = i[kept], j[kept], same_label[kept]
             for at in range(0, len(i), _BATCH):
                 part = slice(at, at + _BATCH)
-                a, b = first.images[i[part]], second.images[j[part]]
+                a, b = first.batch(i[part]), second.batch(j[part])
                 similarity = (unit_vectors(a.float(), FINE) * unit_vectors(b.float(), FINE)).sum(dim=1)
                 for k in (similarity >= NEAR).nonzero()[:, 0].tolist():
                     yield int(i[at + k]), int(j[at + k]), min(1.0, float(similarity[k])), bool(same_label[at + k])

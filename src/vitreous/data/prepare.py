@@ -32,7 +32,7 @@ from vitreous.data.prepared import (
     new_copy,
     open_copy,
 )
-from vitreous.data.splits import RawDataset, Split, SplitName
+from vitreous.data.splits import SPLIT_ORDER, RawDataset, Split, SplitName
 from vitreous.data.target import Target
 from vitreous.data.workers import decode, measure
 from vitreous.downloads.files import atomic_write_bytes, locked
@@ -67,7 +67,7 @@ def prepare(
     target = Target(size, config.channels, fit)
     copy = _open_or_make(copies_folder() / key, listing, target, source, notes)
     skipped = copy.content.skipped
-    total = len(copy.content.names) + len(skipped)
+    total = len(copy.names) + len(skipped)
     if skipped and not config.skip_corrupt:
         raise _corrupt(skipped, total, source)
     if skipped:
@@ -82,11 +82,11 @@ def _identity(listing: AnyListing) -> str:
     if isinstance(listing, LazyListing):
         return listing.identity
     digest = hashlib.sha256(json.dumps(listing.class_names).encode())
-    known: dict[str, tuple[int, ...]] = {}  # the members of a shard have one file
+    path, stamp = "", tuple[int, ...]()
     for item in listing.items:
-        if item.path not in known:
-            known[item.path] = file_stamp(item.path)
-        row = (item.name, item.path, item.label, item.split, item.offset, item.size, *known[item.path])
+        if item.path != path:  # the members of a shard follow each other
+            path, stamp = item.path, file_stamp(item.path)
+        row = (item.name, item.path, item.label, item.split, item.offset, item.size, *stamp)
         digest.update(repr(row).encode("utf-8", "backslashreplace"))
     return digest.hexdigest()
 
@@ -231,7 +231,7 @@ def _make_temporary(listing: AnyListing, target: Target, source: str) -> Prepare
 
 def _make(folder: Path, listing: AnyListing, target: Target, source: str) -> bool:
     """Decode everything into a copy; return whether it may be kept."""
-    kept, digests, notes = [], [], dict[str, None]()
+    notes = dict[str, None]()
     skipped: list[tuple[str, str]] = []
     lasts = True
     with new_copy(folder, target.size) as writer, contextlib.closing(decode(listing.items, target)) as images:  # type: ignore[type-var]
@@ -240,18 +240,12 @@ def _make(folder: Path, listing: AnyListing, target: Target, source: str) -> boo
                 skipped.append((item.name, str(image.error)))
                 lasts = lasts and not image.may_be_read_later
                 continue
-            writer.append(image.pixels, image.is_gray)
-            kept.append(item)
-            digests.append(image.digest.hex())
+            writer.append(image.pixels, item.name, item.label, item.split, image.digest, image.is_gray)
             notes.update(dict.fromkeys(image.notes))
-        if not kept:
+        if len(skipped) == len(listing.items):
             raise _corrupt(skipped, len(listing.items), source)
         content = Content(
-            class_names=list(listing.class_names),
-            names=[item.name for item in kept],
-            labels=[item.label for item in kept],
-            splits=[item.split for item in kept],
-            digests=digests,
+            class_names=tuple(listing.class_names),
             fit=target.fit,
             notes=(*(listing.notes if isinstance(listing, LazyListing) else ()), *notes),
             skipped=tuple(skipped),
@@ -294,23 +288,25 @@ def _corrupt(skipped: Sequence[tuple[str, str]], total: int, source: str) -> Dat
 def _raw_dataset(copy: PreparedCopy, notes: Sequence[str]) -> RawDataset:
     import torch
 
-    content, store = copy.content, torch.from_numpy(copy.pixels)
-    labels = torch.tensor(content.labels, dtype=torch.int64)
-    digests = [bytes.fromhex(digest) for digest in content.digests]
-    names = np.array(content.splits)
-    everything = Split(store, labels, tuple(content.names), tuple(digests))
+    content, digests = copy.content, copy.rows["digest"].tobytes()
+    everything = Split(
+        torch.from_numpy(copy.pixels),
+        torch.from_numpy(copy.rows["label"].copy()),
+        copy.names,
+        tuple(digests[start : start + 16] for start in range(0, len(digests), 16)),
+        store_sums=copy.rows["sums"],
+    )
     splits: dict[SplitName, Split] = {}
-    known: tuple[SplitName, ...] = ("train", "val", "test")
-    for name in known:
-        rows = np.flatnonzero(names == name)
+    for number, name in enumerate(SPLIT_ORDER):
+        rows = np.flatnonzero(copy.rows["split"] == number)
         if len(rows):
-            splits[name] = everything if len(rows) == len(labels) else everything.take(rows)
+            splits[name] = everything if len(rows) == len(everything) else everything.take(rows)
     checksum = hashlib.sha256()
     for name, split in splits.items():
         checksum.update(f"{name} {len(split)} {split.sha256}".encode())
     return RawDataset(
         splits,
-        tuple(content.class_names),
+        content.class_names,
         checksums={CHECKSUM_NAME: checksum.hexdigest()},
         notes=tuple(dict.fromkeys(notes)),
         fit=content.fit,

@@ -1,12 +1,14 @@
 """Prepared copies: decoded images in the cache, as one file that is mapped into memory instead of being read.
 
-A copy is a folder, `prepared/KEY` in the cache: `pixels.npy`, uint8 (n, C, H, W), and `copy.json`, with everything else
-and the checksums of both. It is written under another name and renamed when it is complete. The least recently used
-copies are removed when all of them together exceed a limit.
+A copy is a folder, `prepared/KEY` in the cache: `pixels.npy`, uint8 (n, C, H, W); `rows.bin`, the label, split, digest
+and sums of each image; `names.json`; and `copy.json`, with everything else and the checksums of all. It is written
+under another name and renamed when it is complete. The least recently used copies are removed when all of them
+together exceed a limit.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import hashlib
 import json
@@ -21,42 +23,46 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitreous.data.fitting import Fit, to_channels
-from vitreous.data.splits import SplitName
+from vitreous.data.splits import SPLIT_ORDER, SplitName, image_sums
 from vitreous.downloads.cache import cache_dir
-from vitreous.downloads.files import atomic_write_text, locked, read_plain
+from vitreous.downloads.files import atomic_write_bytes, locked, read_plain
 from vitreous.errors import DataError
 
-FORMAT = 1
-PIXELS, CONTENT = "pixels.npy", "copy.json"
+FORMAT = 2
+PIXELS, ROWS, NAMES, CONTENT = "pixels.npy", "rows.bin", "names.json", "copy.json"
 LIMIT_VARIABLE, DEFAULT_LIMIT_GB = "VITREOUS_PREPARED_GB", 20.0
 ALWAYS_HASHED = 2**29  # bytes; a larger file is trusted while its size and time are those it was written with
 
 _HEADER_BYTES = 128
-_REWRITTEN_ROWS = 256  # at a time
+_BLOCK_BYTES = 2**18  # written at a time
+_LARGEST = 2**31  # bytes of a file that is read into memory
 
 
 @dataclass(frozen=True)
 class Content:
-    """Everything about a copy but its pixels. The columns have one entry per image, in the order of the pixels."""
+    """What is known of a copy as a whole."""
 
-    class_names: list[str]
-    names: list[str]
-    labels: list[int]
-    splits: list[SplitName]
-    digests: list[str]  # hexadecimal
+    class_names: tuple[str, ...]
     fit: Fit = "stretch"
     notes: tuple[str, ...] = ()
     skipped: tuple[tuple[str, str], ...] = ()  # (name, why it cannot be read)
     source: str = ""  # for people
-    keep: bool = False  # not removed to make room: what it was made from may be gone
 
 
 @dataclass(frozen=True)
 class PreparedCopy:
     content: Content
+    names: tuple[str, ...]
+    rows: np.ndarray  # (n,) of `row_type`
     pixels: np.ndarray  # uint8 (n, C, H, W), mapped; writing to it changes the memory of this process alone
+
+
+def row_type(channels: int) -> np.dtype[np.void]:
+    """Return the type of what is known of one image; `sums` are those of `splits.image_sums`."""
+    return np.dtype([("label", "<i8"), ("split", "u1"), ("digest", "u1", 16), ("sums", "<i8", (channels, 2))])
 
 
 class DamagedCopy(Exception):
@@ -75,28 +81,32 @@ def copies_folder() -> Path:
 def open_copy(folder: Path) -> PreparedCopy | None:
     """Return the copy in `folder`, None where there is none; DamagedCopy where it is not as it was written."""
     try:
-        record = json.loads(read_plain(folder / CONTENT, most=2**31))
+        record = json.loads(read_plain(folder / CONTENT, _LARGEST))
         checksum = record.pop("checksum")
         if checksum != _checksum(record) or record["format"] != FORMAT:
             raise DamagedCopy
-        shape = tuple(record["shape"])
+        shape, sha256 = tuple(record["shape"]), record["sha256"]
         status = (folder / PIXELS).stat()
         if status.st_size != _HEADER_BYTES + int(np.prod(shape)):
             raise DamagedCopy
         trusted = status.st_size > ALWAYS_HASHED and record["time"] == status.st_mtime_ns
-        if not trusted and _sha256_of_pixels(folder / PIXELS) != record["sha256"]:
+        if not trusted and _sha256_of_pixels(folder / PIXELS) != sha256[PIXELS]:
             raise DamagedCopy
+        small = {name: read_plain(folder / name, _LARGEST) for name in (ROWS, NAMES)}
+        if any(hashlib.sha256(data).hexdigest() != sha256[name] for name, data in small.items()):
+            raise DamagedCopy
+        rows, names = np.frombuffer(small[ROWS], row_type(shape[1])), tuple(json.loads(small[NAMES]))
         pixels = np.memmap(folder / PIXELS, np.uint8, mode="c", offset=_HEADER_BYTES, shape=shape)
-        columns = dict(record["content"])
-        columns |= {"notes": tuple(columns["notes"]), "skipped": tuple(map(tuple, columns["skipped"]))}
-        content = Content(**columns)
+        columns = record["content"]
+        tuples = {key: tuple(columns[key]) for key in ("class_names", "notes")}
+        content = Content(**{**columns, **tuples, "skipped": tuple(map(tuple, columns["skipped"]))})
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise DamagedCopy from None
     with contextlib.suppress(OSError):
         os.utime(folder)  # used now
-    return PreparedCopy(content, pixels)
+    return PreparedCopy(content, names, rows, pixels)
 
 
 def _checksum(record: dict[str, Any]) -> str:
@@ -118,18 +128,24 @@ class CopyWriter:
     def __init__(self, folder: Path, size: tuple[int, int]):
         self._folder, self._size = folder, size
         self._path = folder / PIXELS
-        self._count, self._channels, self._all_gray = 0, 1, True
-        self._hash = hashlib.sha256()
-        self._stream = self._create(self._path)
+        self._channels, self._all_gray = 1, True
+        self._names: list[str] = []
+        self._labels, self._splits, self._digests = array.array("q"), bytearray(), bytearray()
+        self._start(self._path)
 
-    def append(self, image: np.ndarray, is_gray: bool) -> None:
+    def append(
+        self, image: np.ndarray, name: str, label: int, split: SplitName, digest: bytes, is_gray: bool = False
+    ) -> None:
         """Add a uint8 (C, H, W) image; `is_gray` where its channels are equal but for a tint."""
         if image.shape[0] > self._channels:
             self._rewrite(3)
         elif image.shape[0] < self._channels:
             image = np.repeat(image, 3, axis=0)
-        self._write(image.tobytes())
-        self._count += 1
+        self._write(image)
+        self._names.append(name)
+        self._labels.append(label)
+        self._splits.append(SPLIT_ORDER.index(split))
+        self._digests += digest
         self._all_gray = self._all_gray and is_gray
 
     def finish(self, content: Content, channels: int | None = None) -> None:
@@ -137,50 +153,69 @@ class CopyWriter:
         wanted = channels or (1 if self._all_gray else self._channels)
         if wanted != self._channels:
             self._rewrite(wanted)
-        self._stream.flush()
+        self._write_block()
+        shape = (len(self._names), self._channels, *self._size)
         self._stream.seek(0)
-        shape = (self._count, self._channels, *self._size)
         self._stream.write(_npy_header(shape))
         self._stream.flush()
         os.fsync(self._stream.fileno())
         self.close()
+        rows = np.empty(len(self._names), row_type(self._channels))
+        rows["label"], rows["split"] = self._labels, np.frombuffer(self._splits, np.uint8)
+        rows["digest"] = np.frombuffer(self._digests, np.uint8).reshape(-1, 16)
+        rows["sums"] = np.concatenate(self._sums)
+        small = {ROWS: rows.tobytes(), NAMES: json.dumps(self._names).encode("ascii")}
+        for name, data in small.items():
+            atomic_write_bytes(self._folder / name, data)
         record = {
             "format": FORMAT,
             "shape": shape,
-            "sha256": self._hash.hexdigest(),
+            "sha256": {PIXELS: self._hash.hexdigest()}
+            | {name: hashlib.sha256(data).hexdigest() for name, data in small.items()},
             "time": self._path.stat().st_mtime_ns,
             "content": vars(content),
         }
-        record = json.loads(json.dumps(record))  # as it will be read: tuples are lists
-        atomic_write_text(self._folder / CONTENT, json.dumps({"checksum": _checksum(record), **record}))
+        record = {"checksum": _checksum(record), **record}
+        atomic_write_bytes(self._folder / CONTENT, json.dumps(record).encode("ascii"))
 
     def close(self) -> None:
         self._stream.close()
 
-    def _create(self, path: Path) -> IO[bytes]:
-        stream = path.open("w+b", buffering=2**20)
-        stream.write(bytes(_HEADER_BYTES))
-        return stream
+    def _start(self, path: Path) -> None:
+        """Begin a file of images with the present number of channels."""
+        self._stream: IO[bytes] = path.open("w+b")
+        self._stream.write(bytes(_HEADER_BYTES))
+        self._hash = hashlib.sha256()
+        self._block: list[np.ndarray] = []
+        self._sums: list[NDArray[np.int64]] = []  # of the blocks
 
-    def _write(self, data: bytes) -> None:
-        self._stream.write(data)
-        self._hash.update(data)
+    def _write(self, image: np.ndarray) -> None:
+        self._block.append(image)
+        if len(self._block) * image.size >= _BLOCK_BYTES:
+            self._write_block()
+
+    def _write_block(self) -> None:
+        if not self._block:
+            return
+        images, self._block = np.stack(self._block), []
+        self._sums.append(image_sums(images))
+        self._hash.update(images.data)
+        self._stream.write(images.data)
 
     def _rewrite(self, channels: int) -> None:
         """Convert all images so far to this number of channels."""
+        self._write_block()
         old, old_channels = self._stream, self._channels
-        self._channels, self._hash = channels, hashlib.sha256()
+        self._channels = channels
         temporary = self._path.with_suffix(".other")
-        self._stream = self._create(temporary)
+        self._start(temporary)
         try:
-            old.flush()
             old.seek(_HEADER_BYTES)
             image_bytes = old_channels * self._size[0] * self._size[1]
-            while data := old.read(_REWRITTEN_ROWS * image_bytes):
+            while data := old.read(max(1, _BLOCK_BYTES // image_bytes) * image_bytes):
                 images = np.frombuffer(data, np.uint8).reshape(-1, old_channels, *self._size)
                 for image in images:
-                    converted = to_channels(image.transpose(1, 2, 0), channels).transpose(2, 0, 1)
-                    self._write(converted.tobytes())
+                    self._write(to_channels(image.transpose(1, 2, 0), channels).transpose(2, 0, 1))
         finally:
             old.close()
         os.replace(temporary, self._path)
@@ -220,7 +255,6 @@ class CopyInfo:
     folder: Path
     bytes: int
     used: float  # seconds since the epoch
-    keep: bool
     source: str
 
 
@@ -229,9 +263,9 @@ def list_copies() -> list[CopyInfo]:
     found = []
     for folder in _entries(r"[0-9a-f]{32}"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            content = json.loads(read_plain(folder / CONTENT, most=2**31))["content"]
+            source = json.loads(read_plain(folder / CONTENT, _LARGEST))["content"]["source"]
             size = sum(file.stat().st_size for file in folder.iterdir())
-            found.append(CopyInfo(folder, size, folder.stat().st_mtime, content["keep"], content["source"]))
+            found.append(CopyInfo(folder, size, folder.stat().st_mtime, source))
     return sorted(found, key=lambda copy: -copy.used)
 
 
@@ -241,7 +275,7 @@ def make_room(newest: Path) -> None:
     total, limit = 0, _limit()
     for copy in list_copies():
         total += copy.bytes
-        if total > limit and copy.folder != newest and not copy.keep:
+        if total > limit and copy.folder != newest:
             total -= copy.bytes
             remove_copy(copy.folder)
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vitreous.data.fitting import Fit
 from vitreous.data.splitmix import splitmix64
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 Polarity = Literal["light-on-dark", "as-is"]
 SplitName = Literal["train", "val", "test"]
+SPLIT_ORDER: tuple[SplitName, ...] = ("train", "val", "test")
 MeanStd = tuple[tuple[float, ...], tuple[float, ...]]  # per channel, of pixels in [0, 1]
 
 
@@ -33,6 +35,7 @@ class Split:
     paths: tuple[str, ...] = ()  # of the image files, for folders
     source_digests: tuple[bytes, ...] = ()  # of the images these were made from; empty: these are the source
     rows: Tensor | None = None  # int64 (n,): where the images are in the store; None: the store is this split
+    store_sums: NDArray[np.int64] | None = None  # (rows of the store, C, 2): `image_sums`, where they are known
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -72,7 +75,7 @@ class Split:
             tuple(values[i] for i in indices) if values else () for values in (self.paths, self.source_digests)
         )
         rows = chosen if self.rows is None else self.rows[chosen]
-        return Split(self.store, self.labels[chosen], paths, digests, rows)
+        return Split(self.store, self.labels[chosen], paths, digests, rows, self.store_sums)
 
     @cached_property
     def digests(self) -> tuple[bytes, ...]:
@@ -82,9 +85,23 @@ class Split:
         )
 
     @property
+    def sums(self) -> NDArray[np.int64]:
+        """The sum of the pixels and that of their squares, (C, 2), per channel over all images."""
+        if self.store_sums is not None:
+            return (self.store_sums if self.rows is None else self.store_sums[self.rows.numpy()]).sum(axis=0)
+        return np.sum([image_sums(batch.numpy()).sum(axis=0) for batch in self.batches(256)], axis=0)
+
+    @property
     def sha256(self) -> str:
         """The checksum of the source images and their labels, in this order."""
         return hashlib.sha256(b"".join(self.digests) + self.labels.numpy().tobytes()).hexdigest()
+
+
+def image_sums(images: np.ndarray) -> NDArray[np.int64]:
+    """Return the sum of the pixels and that of their squares, (n, C, 2), of uint8 (n, C, H, W) images."""
+    flat = images.reshape(*images.shape[:2], -1)
+    squares = np.square(flat, dtype=np.uint16)  # at most 255²
+    return np.stack([flat.sum(axis=2, dtype=np.int64), squares.sum(axis=2, dtype=np.int64)], axis=2)
 
 
 def image_digest(pixels: np.ndarray) -> bytes:

@@ -26,6 +26,7 @@ from vitreous.reports.formats import percent
 from vitreous.runs import Calibration, Fitted, Run, load_run_data, write_calibration
 
 COLDEST, HOTTEST = 0.05, 20.0
+LEAST_IMAGES = 30  # validation images; a temperature from fewer is often worse than none (docs/calibration.md)
 FEW_IMAGES = 100  # a temperature from fewer is uncertain
 MOST_TRAINING = 5000  # images whose statistics are taken: more change the figures little
 MOST_VALUES = 2**25  # of one representation that are in memory at a time
@@ -83,6 +84,8 @@ def fit_calibration(compute: Compute, dataset: Dataset, names: tuple[str, ...]) 
         return (logits,)
 
     notes = []
+    if len(dataset.val) < LEAST_IMAGES:
+        notes.append(f"no temperature is fitted: fewer than {LEAST_IMAGES} validation images")
     if not names:
         notes.append("novelty is not measured: this model mixes the images of a batch")
     elif not parts:
@@ -96,9 +99,9 @@ def fit_calibration(compute: Compute, dataset: Dataset, names: tuple[str, ...]) 
         novelty, share = combine_parts(fitted_parts, torch.stack(distances, dim=1))
         record = novelty_record(novelty, share, names, len(statistics_sample(dataset.train)), len(dataset.val))
     logits, labels = val_logits.numpy(), dataset.val.labels.numpy()
-    temperature = fit_temperature(logits, labels)
+    temperature = fit_temperature(logits, labels) if len(labels) >= LEAST_IMAGES else 1.0
     raw, calibrated = Evaluation(logits, labels), Evaluation(logits, labels, temperature)
-    if len(labels) < FEW_IMAGES:
+    if LEAST_IMAGES <= len(labels) < FEW_IMAGES:
         notes.append(f"fitted on {len(labels)} validation images only: the temperature is uncertain")
     calibration = Calibration(
         temperature=temperature,
@@ -182,6 +185,8 @@ def calibrate_run(run: Run, data: str | None = None, log: Callable[[str], None] 
 def in_words(calibration: Calibration) -> str:
     """Return what was fitted, and what it changed, in a sentence."""
     before, after = (percent(error, 2) for error in (calibration.raw_calibration_error, calibration.calibration_error))
+    if calibration.images < LEAST_IMAGES:
+        return f"the probabilities are not calibrated (temperature 1): calibration error {before}"
     return (
         f"temperature {calibration.temperature:.3g}, fitted on {calibration.images:,} validation images: calibration"
         f" error {before} before, {after} after"

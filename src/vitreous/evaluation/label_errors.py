@@ -1,9 +1,12 @@
 """Likely label errors by confident learning (Northcutt, Jiang and Chuang, 2021), from held-out probabilities.
 
-The threshold of a class is its mean probability over the images labelled with it. An image counts as confidently of
-class k where its probability of k reaches k's threshold (the most probable such k, if there are several). An image
-that is confidently of another class than its label, and is predicted as such, is a likely label error; those with the
-smallest margin p(label) - p(other) come first.
+The threshold of a class is its mean probability over the images labelled with it, less 5 %. An image counts as
+confidently of class k where its probability of k reaches k's threshold (the most probable such k, if there are
+several). An image that is confidently of another class than its label, and is predicted as such, is a likely label
+error; those with the smallest margin p(label) - p(other) come first.
+
+The 5 % are ours: a model that separates the classes well is equally sure of all images of a class, so that half of the
+wrong labels would be below the mean by a hair.
 
 A model's probabilities for images it was trained on say little: it has learned their labels, the wrong ones too. For
 the training split `out_of_fold` gives each image probabilities by a classifier that was fitted without it.
@@ -24,6 +27,7 @@ from vitreous.evaluation.calibration import fit_temperature
 from vitreous.evaluation.novelty import shrink
 
 FOLDS = 5
+TOLERANCE = 0.05  # of a threshold, below which an image still counts as confident
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
@@ -50,7 +54,7 @@ def find_label_errors(probabilities: Floats, labels: Labels) -> LabelErrors:
     sums = np.bincount(truth, weights=table[np.arange(n), truth], minlength=c)
     # nothing is confidently of a class without images
     thresholds = np.divide(sums, counts, out=np.full(c, np.inf), where=counts > 0)
-    confident = np.where(table >= thresholds, table, -1.0)
+    confident = np.where(table >= (1 - TOLERANCE) * thresholds, table, -1.0)
     found = confident.argmax(axis=1)
     is_confident = confident.max(axis=1) >= 0
     joint = np.bincount(truth[is_confident] * c + found[is_confident], minlength=c * c).reshape(c, c)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from vitreous.data.datasets import Dataset, Split
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import DataError
-from vitreous.evaluation import display, metrics
+from vitreous.evaluation import blank, display, metrics
 from vitreous.evaluation.class_metrics import ClassMetrics, balanced_accuracy, macro_f1, per_class_metrics
 from vitreous.evaluation.novelty import Novelty
 from vitreous.hardware import one_thread, prepare
@@ -37,6 +37,7 @@ class Evaluation:
     labels: np.ndarray  # (n,)
     temperature: float = 1.0
     class_names: tuple[str, ...] = ()
+    lost_patches: Tensor | None = None  # (n,): patches with ink that became no tokens; None: all become tokens
 
     @property
     def count(self) -> int:
@@ -176,8 +177,10 @@ def evaluate_run(
         )
     split = choose_split(dataset, split_name)
     batch_size = batch_size or run.config.train.eval_batch_size
-    found = evaluate_model(run.load_model(), split, run.preprocessing, batch_size, run.temperature)
-    return replace(found, class_names=tuple(run.class_names))
+    model = run.load_model()
+    found = evaluate_model(model, split, run.preprocessing, batch_size, run.temperature)
+    lost = blank.lost_patches(model, split, run.preprocessing) if blank.skips(model) else None
+    return replace(found, class_names=tuple(run.class_names), lost_patches=lost)
 
 
 def choose_split(dataset: Dataset, name: str) -> Split:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
 OUTPUTS = ("logits", "probabilities", "novelty")
-INTERMEDIATES = ("attention", "lens", "queries", "keys", "values")
+INTERMEDIATES = ("attention", "lens", "queries", "keys", "values", "kept")
 MASKS = ("head_mask", "token_mask")
 
 #: Descriptions of the inputs and outputs, stored in the file.
@@ -50,6 +50,7 @@ MEANINGS = {
     "queries": "float32 (B, L, H, N, K)",
     "keys": "float32 (B, L, H, N, K)",
     "values": "float32 (B, L, H, N, K)",
+    "kept": "float32 (B, P): 0 where the patch was removed or, being blank, skipped",
 }
 
 
@@ -94,9 +95,10 @@ class Full(Lean):
             torch.stack([taps[f"blocks.{layer}.{name}"] for layer in range(depth)], dim=1)
             for name in ("attention", "q", "k", "v")
         )
+        kept = taps["kept"].expand(pixels.shape[0], -1)
         key_mask = self.model.token_mask(kept)
         lens = torch.stack([self.model.classify(tokens, key_mask) for tokens in stream_layers(taps, depth)], dim=1)
-        return *self.results(logits, representations_in(self.model, taps)), attention, lens, *qkv
+        return *self.results(logits, representations_in(self.model, taps)), attention, lens, *qkv, kept.float()
 
 
 def require_export_packages() -> None:

@@ -26,18 +26,15 @@ def stream_layers(taps: Taps, depth: int) -> list[Tensor]:
     return [taps["tokens"], *(taps[f"blocks.{layer}.output"] for layer in range(depth))]
 
 
-def pooling_weights(model: ViT, taps: Taps, patch_mask: Tensor | None = None) -> Tensor:
-    """Return the weight (B, N) of each token in the pooled representation; rows sum to 1.
-
-    `patch_mask` (B or 1, P) is the one given to the model: patches where it is False have weight 0.
-    """
+def pooling_weights(model: ViT, taps: Taps) -> Tensor:
+    """Return the weight (B, N) of each token in the pooled representation; rows sum to 1, removed patches have 0."""
     normed = taps["normed"]
     if model.config.pool == "cls":
         weights = torch.zeros_like(normed[..., 0])
         weights[:, 0] = 1
         return weights
     # without a class token the tokens are the patches
-    kept = torch.ones_like(normed[..., 0], dtype=torch.bool) if patch_mask is None else patch_mask
+    kept = taps.get("kept", torch.ones_like(normed[..., 0], dtype=torch.bool))
     scores = torch.zeros_like(normed[..., 0]) if model.pool_score is None else model.pool_score(normed).squeeze(-1)
     return scores.masked_fill(~kept, -math.inf).softmax(dim=-1)
 

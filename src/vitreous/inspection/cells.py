@@ -5,12 +5,13 @@ Shapes: an image of `height` × `width` pixels, a grid of `rows` × `columns` ce
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.config import ViTConfig
+from vitreous.reports.formats import by
 
 Array = NDArray[np.floating]
 
@@ -24,6 +25,7 @@ class Cells:
     column_edges: tuple[float, ...]
     exact: bool = True
     note: str = ""
+    skipped: tuple[int, ...] = ()  # numbers of blank patches that are no tokens for this image
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -65,6 +67,21 @@ class Cells:
         )
         return Cells(image_size, rows, columns, note=note)
 
+    def without(self, skipped: tuple[int, ...]) -> Cells:
+        """Return the cells of an image whose blank patches are skipped; these are crossed out where they are drawn."""
+        crossed = "The crossed-out patches are blank or nearly so: the model skips them, no token sees them."
+        return replace(self, skipped=skipped, note=f"{self.note} {crossed}".strip()) if skipped else self
+
+    @property
+    def crosses(self) -> list[tuple[float, float, float, float]]:
+        """x and y of both ends of the diagonals of skipped cells, in pixels."""
+        lines = []
+        for row, column in (divmod(cell, self.grid[1]) for cell in self.skipped):
+            left, right = self.column_edges[column : column + 2]
+            top, bottom = self.row_edges[row : row + 2]
+            lines += [(left, top, right, bottom), (left, bottom, right, top)]
+        return lines
+
 
 def patch_cells(config: ViTConfig) -> Cells:
     """Return the patches of a ViT in pixels of its input image.
@@ -93,7 +110,9 @@ def patch_cells(config: ViTConfig) -> Cells:
         notes.append("The image is resized before it is split into patches, so the cell borders are approximate.")
     if fitted_by == "pad":
         notes.append("The last patches extend beyond the image edge; the part outside is filled with zeros.")
-    exact = not config.stem_channels and fitted_by != "resize"
+    if config.window is not None:
+        notes.append(f"Each token sees a window of {by(*config.window)} pixels around its cell.")
+    exact = not config.stem_channels and config.window is None and fitted_by != "resize"
     return Cells(config.image_size, edges[0], edges[1], exact, " ".join(notes))
 
 

@@ -158,8 +158,9 @@ def examine(
             cells = patch_cells(model.config)
         elif cells is None:
             cells = plain_cells((image.shape[-2], image.shape[-1]))
-        kept = model.kept_patches if isinstance(model, removal.ReducedViT) else None
-        trace = relevance.forward_and_back(model, image, target, patch_mask=kept)
+        trace = relevance.forward_and_back(model, image, target)
+        if isinstance(model, ViT) and (chosen := trace.taps.get("chosen")) is not None:
+            cells = cells.without(tuple(sorted(set(range(cells.count)) - set(chosen[0].tolist()))))
         fill = background(image)
         masks = torch.as_tensor(cells.masks(), device=image.device)
         maps = _pixel_maps(model, image, fill, cells, trace, integration_steps or (48 if is_small else 24))
@@ -205,7 +206,7 @@ def _pixel_maps(
 def _patch_maps(model: ViT, image: Tensor, trace: relevance.Trace, temperature: float) -> dict[str, Tensor]:
     """Return the maps (P,) that only a ViT has."""
     layers = [layer[0] for layer in attention.attention_layers(trace.taps, model.config.depth)]
-    pooling = attention.pooling_weights(model, trace.taps, trace.patch_mask)[0].detach()
+    pooling = attention.pooling_weights(model, trace.taps)[0].detach()
     readout = relevance.relevance_readout(model, trace)
     over_tokens = {
         "relevance": relevance.class_relevance(layers, trace.attention_gradients, readout),

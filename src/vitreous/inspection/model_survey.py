@@ -86,6 +86,9 @@ def _measure(model: ViT, images: Tensor) -> dict[str, Tensor]:
     patches = stream[:, :, int(config.has_class_token) :]
     in_pixels = torch.as_tensor(patch_cells(config).centres).to(weights)  # (P, 2)
     in_patches = torch.cartesian_prod(*(torch.arange(count) for count in config.grid)).to(weights)
+    if (chosen := taps.get("chosen")) is not None:  # skipped patches are in no sequence
+        weights, patches = _only(chosen, weights, config.has_class_token), _take(patches, chosen)
+        in_pixels, in_patches = (centres[chosen][:, None, None] for centres in (in_pixels, in_patches))
     measured = {
         "attention_distance_pixels": attention_distance(weights, in_pixels, config.has_class_token),
         "attention_distance_patches": attention_distance(weights, in_patches, config.has_class_token),
@@ -96,6 +99,18 @@ def _measure(model: ViT, images: Tensor) -> dict[str, Tensor]:
     if config.has_class_token:
         measured["class_norms"] = stream[:, :, 0].norm(dim=-1)
     return measured
+
+
+def _take(patches: Tensor, chosen: Tensor) -> Tensor:
+    """(B, L + 1, P, D), (B, K) → (B, L + 1, K, D)."""
+    return patches.take_along_dim(chosen[:, None, :, None], dim=2)
+
+
+def _only(chosen: Tensor, weights: Tensor, has_class_token: bool) -> Tensor:
+    """(B, L, H, N, N) → the rows and columns of the class token and of the chosen patches (B, K)."""
+    tokens = F.pad(chosen + 1, (1, 0)) if has_class_token else chosen
+    rows = weights.take_along_dim(tokens[:, None, None, :, None], dim=3)
+    return rows.take_along_dim(tokens[:, None, None, None, :], dim=4)
 
 
 def mean_similarity(tokens: Tensor) -> Tensor:

@@ -116,11 +116,12 @@ def data_uri(picture: Picture) -> str:
 
 
 def border_path(cells: Cells) -> str:
-    """Return the borders between cells as an SVG path in pixels of the image."""
+    """Return the borders between cells, and the crosses of skipped ones, as an SVG path in pixels of the image."""
     height, width = cells.image_size
     across = [f"M0 {edge:g}H{width}" for edge in cells.row_edges[1:-1]]
     down = [f"M{edge:g} 0V{height}" for edge in cells.column_edges[1:-1]]
-    return "".join(across + down)
+    crosses = [f"M{x:g} {y:g}L{right:g} {bottom:g}" for x, y, right, bottom in cells.crosses]
+    return "".join(across + down + crosses)
 
 
 def map_svg(picture: Picture, cells: Cells, alt: str, *, on_white: bool = False) -> Markup:

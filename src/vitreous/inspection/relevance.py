@@ -30,7 +30,6 @@ class Trace:
     taps: Taps  # detached; empty for models without taps
     attention_gradients: tuple[Tensor, ...] = ()  # L of (H, N, N)
     pooled_gradient: Tensor | None = None  # (D,)
-    patch_mask: Tensor | None = None  # (1, P), False where a patch was removed
 
 
 def forward_and_back(
@@ -57,7 +56,6 @@ def forward_and_back(
         taps={name: value.detach() for name, value in taps.items()},
         attention_gradients=tuple(gradients[1:-1]),
         pooled_gradient=gradients[-1] if layers else None,
-        patch_mask=patch_mask,
     )
 
 
@@ -84,7 +82,7 @@ def relevance_readout(model: ViT, trace: Trace) -> Tensor:
     Pooling has a single query with weights p; by the chain rule ∂logit/∂p_i = ∂logit/∂pooled · LN(z_i), so its
     relevance is (∇p ⊙ p)⁺.
     """
-    weights = pooling_weights(model, trace.taps, trace.patch_mask)[0].detach()
+    weights = pooling_weights(model, trace.taps)[0].detach()
     if model.config.has_class_token:
         return weights
     assert trace.pooled_gradient is not None

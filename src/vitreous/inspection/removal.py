@@ -99,7 +99,8 @@ def head_effects(model: ViT, image: Tensor, target: int, temperature: float = 1.
 def logit_lens(model: ViT, taps: Taps) -> Tensor:
     """Return the logits (L + 1, K) that the final norm and head give after the embedding and after each layer."""
     stream = torch.cat([layer[:1] for layer in stream_layers(taps, model.config.depth)])
-    return model.classify(stream)
+    kept = taps.get("kept")
+    return model.classify(stream, None if kept is None else model.token_mask(kept[:1]))
 
 
 def _drop(model: nn.Module, image: Tensor, reduced: Tensor, target: int, temperature: float) -> Tensor:

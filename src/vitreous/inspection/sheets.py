@@ -77,7 +77,8 @@ class _Canvas:
         )
         rows = [(x, y + edge * down, x + width, y + edge * down) for edge in cells.row_edges[1:-1]]
         columns = [(x + edge * across, y, x + edge * across, y + height) for edge in cells.column_edges[1:-1]]
-        for ends in (*rows, *columns):
+        crosses = [(x + a * across, y + b * down, x + c * across, y + d * down) for a, b, c, d in cells.crosses]
+        for ends in (*rows, *columns, *crosses):
             fill = (0, 0, 0, 56) if on_white else (255, 255, 255, 56)
             self.draw.line([round(v * _DENSITY) for v in ends], fill=fill, width=_DENSITY)
 

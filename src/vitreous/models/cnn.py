@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -25,12 +26,21 @@ class CNN(nn.Module):
 
     def features(self, images: Tensor) -> Tensor:
         """Return the second convolution's output, (B, C₂, height − 4, width − 4), for Grad-CAM-like maps."""
+        return F.relu(self._convolve(images))
+
+    def _convolve(self, images: Tensor) -> Tensor:
         check_input(images, self.config)
-        return F.relu(self.conv2(F.relu(self.conv1(images))))
+        # the channels of a pixel side by side in memory: the second convolution and the pooling take half the time
+        first = self.conv1(images).contiguous(memory_format=torch.channels_last)
+        return self.conv2(F.relu(first))
 
     def classify(self, features: Tensor) -> Tensor:
-        x = self.conv_dropout(F.max_pool2d(features, 2)).flatten(1)
+        return self._classify(F.max_pool2d(features, 2))
+
+    def _classify(self, pooled: Tensor) -> Tensor:
+        x = self.conv_dropout(pooled).flatten(1)
         return self.fc2(self.hidden_dropout(F.relu(self.fc1(x))))
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.classify(self.features(images))
+        # ReLU of the largest of four is the largest of their ReLUs, at a quarter of the work
+        return self._classify(F.relu(F.max_pool2d(self._convolve(images), 2)))

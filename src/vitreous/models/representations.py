@@ -12,6 +12,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.models import blank
 from vitreous.models.article import ArticleViT
 from vitreous.models.cnn import CNN
 from vitreous.models.fast.vit import FastViT
@@ -45,7 +46,7 @@ def represent(model: nn.Module, images: Tensor) -> tuple[Tensor, Representations
         logits = model(images)
         # the attention of the article's ViT mixes the images of a batch: it represents none of them alone
         return logits, () if isinstance(model, ArticleViT) else (logits,)
-    x = patches = model.embed(images)
+    x = patches = model.embed(images)  # without the blank patches, if they are skipped
     last = model.config.depth - 1
     for index, block in enumerate(model.blocks):
         first_only = index == last > middle_block(model) and isinstance(model, FastViT) and model.reads_first_token
@@ -61,6 +62,8 @@ def representations_in(model: nn.Module, taps: Taps) -> Representations:
     """Return the representations of a ViT that were recorded in a forward pass with taps."""
     assert isinstance(model, ViT), "only a ViT has taps"
     patches = patches_of(model, taps[f"blocks.{middle_block(model)}.output"])
+    if "chosen" in taps:
+        patches = blank.take(patches, taps["chosen"])
     return patches.mean(dim=1), patches, taps["pooled"]
 
 

@@ -47,7 +47,7 @@ def _vit(c: ViTConfig) -> Iterator[StepNames]:
         "mean": ("normalise, average", "y = mean LN(z_L)", "App. D.3", "B × D"),
         "seq": ("normalise, weight, sum", "y = softmax(LN(z_L) w)ᵀ LN(z_L)", "–", "B × D"),
     }[c.pool]
-    numbers = f"{c.num_tokens} × {c.dim} → {c.dim}"
+    numbers = f"{c.kept_tokens} × {c.dim} → {c.dim}"
     products, owns = ("pool_score#0", "#0"), ("norm", "pool_score")
     yield StepNames(words, products=products, owns=owns, shape=("B", c.dim), numbers=numbers, tap="pooled")
     if c.head == "mlp":
@@ -69,18 +69,29 @@ def _patches(c: ViTConfig) -> Iterator[StepNames]:
         words = ("pad with zeros" if c.fit == "pad" else "resize", "–", "–", features)
         sizes = f"{joined(*c.feature_size)} → {joined(*c.fitted_size)}"
         yield StepNames(words, shape=("B", channels, *c.fitted_size), numbers=sizes)
-    words, size = ("split into patches", "x_p", "Sec. 3.1", f"B × N × {patch}"), math.prod(c.patch_size) * channels
-    sizes = f"{joined(*c.grid)} patches of {joined(*c.patch_size, channels)}"
+    window, part = c.window or c.patch_size, "patches" if c.window is None else "windows"
+    words, size = (f"split into {part}", "x_p", "Sec. 3.1", f"B × N × {patch}"), math.prod(window) * channels
+    sizes = f"{joined(*c.grid)} {part} of {joined(*window, channels)}"
     yield StepNames(words, shape=("B", c.num_patches, size), numbers=sizes)
-    words = ("project the patches", "x_p E", "Eq. 1", "B × N × D")
-    yield StepNames(words, "patch_embed", products=("patch_embed.proj#0",))
+    if c.kept_patches < c.num_patches:
+        words = (f"keep the {part} with most ink", "x_p", "–", f"B × K × {patch}")
+        yield StepNames(words, shape=("B", c.kept_patches, size), numbers=f"{c.kept_patches} of {c.num_patches}")
+    # a convolution, or a product of those that are kept
+    products = ("patch_embed.proj#0",) if c.kept_patches == c.num_patches else ("patch_embed#0",)
+    if c.embed_hidden is None:
+        yield StepNames(("project the patches", "x_p E", "Eq. 1", "B × N × D"), "patch_embed", products=products)
+        return
+    hidden, kept = c.embed_hidden, c.kept_patches
+    words, sizes = (f"project the {part}, GELU", "GELU(x_p E₁)", "–", "B × N × hidden"), f"{kept} × {size} → {hidden}"
+    yield StepNames(words, products=products, owns=("patch_embed.proj",), shape=("B", kept, hidden), numbers=sizes)
+    yield StepNames(("project again", "… E₂", "–", "B × N × D"), "patch_embed.fc")
 
 
 def _class_token_and_positions(c: ViTConfig, stream: str) -> Iterator[StepNames]:
     if c.has_class_token:
         words, sizes = (
             ("prepend the class token", "[x_class; x_p E]", "Eq. 1", stream),
-            f"1 + {c.num_patches} → {c.num_tokens}",
+            f"1 + {c.kept_patches} → {c.kept_tokens}",
         )
         yield StepNames(words, like="drop", owns=("cls_token",), numbers=sizes)
     if c.positions == "learned":

@@ -1,6 +1,7 @@
 """The Vision Transformer of "An Image is Worth 16×16 Words" (Dosovitskiy et al., 2021), whole, top to bottom.
 
-Shapes: B images, C channels, N tokens (the class token included), D width, H heads, K = D // H.
+Shapes: B images, C channels, N tokens (the class token included), D width, H heads, K = D // H. Where blank patches are
+skipped (`models/blank.py`), N counts those that are kept, unless taps or masks are asked for.
 Equations are the paper's. Parameter names are timm's, so most published weights load unmapped.
 `models/fast/` computes the same with less time and memory; `build` uses that one.
 """
@@ -14,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
+from vitreous.models import blank
 from vitreous.models.input import check_input
 from vitreous.models.variants import ConvStem, sincos_2d
 
@@ -25,16 +27,26 @@ class PatchEmbed(nn.Module):
     """Split the image into P × P patches and project each to width D (x_p E of Eq. 1).
 
     A convolution whose kernel and stride are the patch does both. `patchify` followed by a product with the same
-    weights gives the same numbers (tests/models/test_vit.py).
+    weights gives the same numbers (tests/models/test_vit.py). Two variants that the paper does not have: a larger
+    kernel, so that a token sees a window around its patch, and a hidden layer.
     """
 
-    def __init__(self, channels: int, patch_size: tuple[int, int], dim: int):
+    def __init__(self, channels: int, config: ViTConfig):
         super().__init__()
-        self.patch_size = patch_size
-        self.proj = nn.Conv2d(channels, dim, kernel_size=patch_size, stride=patch_size)
+        self.patch_size, self.window = config.patch_size, config.window or config.patch_size
+        (height, width), (ph, pw) = self.window, self.patch_size
+        dim, padding = config.embed_hidden or config.dim, ((height - ph) // 2, (width - pw) // 2)
+        self.proj = nn.Conv2d(channels, dim, self.window, stride=self.patch_size, padding=padding)
+        self.fc = nn.Linear(dim, config.dim) if config.embed_hidden else None
 
-    def forward(self, images: Tensor) -> Tensor:
-        return self.proj(images).flatten(2).transpose(1, 2)  # (B, patches, D)
+    def forward(self, images: Tensor, kept: Tensor | None = None) -> Tensor:
+        """Return (B, patches, D); with `kept` (B, patches kept), those patches alone."""
+        if kept is None:
+            x = self.proj(images).flatten(2).transpose(1, 2)
+        else:
+            windows = blank.take_windows(images, kept, self.patch_size, self.window)  # (B, patches kept, C·P·P)
+            x = F.linear(windows, self.proj.weight.flatten(1), self.proj.bias)
+        return x if self.fc is None else self.fc(F.gelu(x))
 
 
 def patchify(images: Tensor, patch_size: tuple[int, int]) -> Tensor:
@@ -139,9 +151,12 @@ class ViT(nn.Module):
         D = config.dim
         self.stem = ConvStem(config.channels, config.stem_channels, config.stem_depth) if config.stem_channels else None
         in_channels = config.stem_channels[-1] if config.stem_channels else config.channels
-        self.patch_embed = PatchEmbed(in_channels, config.patch_size, D)
+        self.patch_embed = PatchEmbed(in_channels, config)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, D)) if config.has_class_token else None
         self._make_positions()
+        if config.knows_background:
+            self.background: Tensor  # as the model's input has it: normalised
+            self.register_buffer("background", torch.zeros(config.channels, 1, 1))
         self.drop = nn.Dropout(config.dropout)
         last = max(config.depth - 1, 1)
         self.blocks = nn.ModuleList(self.block_class(config, config.drop_path * i / last) for i in range(config.depth))
@@ -201,17 +216,33 @@ class ViT(nn.Module):
         if self.config.zero_head:
             nn.init.zeros_(self.head.weight)
 
-    def embed(self, images: Tensor) -> Tensor:
-        """z_0 = [x_class; x_p¹E; …; x_pᴺE] + E_pos (Eq. 1)."""
+    def embed(self, images: Tensor, all_patches: bool = False) -> Tensor:
+        """z_0 = [x_class; x_p¹E; …; x_pᴺE] + E_pos (Eq. 1), with `all_patches` of those too that would be skipped."""
+        kept = None if all_patches else self.choose_patches(images)
+        if self.config.window is not None and self.stem is None:
+            images = images - self.background  # so that the zeros beyond the border are background
         x = self.fit(self.stem(images) if self.stem is not None else images)
-        return self.drop(self.add_class_token_and_positions(self.patch_embed(x)))
+        patches = self.patch_embed(x) if kept is None else self.patch_embed(x, kept)
+        return self.drop(self.add_class_token_and_positions(patches, kept))
 
-    def add_class_token_and_positions(self, x: Tensor) -> Tensor:
+    def choose_patches(self, images: Tensor) -> Tensor | None:
+        """Return which patches become tokens, (B, patches kept), in the order of the grid; None: all."""
+        config = self.config
+        if config.kept_patches == config.num_patches:
+            return None
+        deviation = (images - self.background).abs().sum(dim=1, keepdim=True)
+        return blank.largest(blank.per_patch(deviation, config), config.kept_patches)
+
+    def add_class_token_and_positions(self, x: Tensor, kept: Tensor | None = None) -> Tensor:
         """(B, patches, D) → (B, N, D)."""
+        positions = self.positions()
+        assert x.shape[1] == (self.config.num_patches if kept is None else kept.shape[1]), "x has other patches"
+        if kept is not None and positions is not None:  # each image has its own
+            prefix = self.config.num_tokens - self.config.num_patches
+            x = x + F.embedding(kept, positions[0, prefix:])
+            positions = F.pad(positions[:, :prefix], (0, 0, 0, kept.shape[1]))
         if self.cls_token is not None:
             x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
-        positions = self.positions()
-        assert x.shape[1] == self.config.num_tokens, "the grid of patches does not match the configuration"
         return x if positions is None else x + positions
 
     def fit(self, x: Tensor) -> Tensor:
@@ -235,14 +266,23 @@ class ViT(nn.Module):
 
         `tokens` (z_0), and for each block i: `blocks.i.q`, `.k`, `.v`, `.attention_logits`, `.attention`
         (B, H, N, N), `.heads` (B, H, N, K), `.middle` (z'_l), `.output` (z_l); then `normed` LN(z_L), `pooled` (y),
-        `logits`.
+        `logits`. Where patches are removed or skipped, `kept` (B or 1, patches) is False for these; where blank ones
+        are skipped, `chosen` (B, patches kept) has the numbers of the others.
 
         `head_mask` (depth, H) multiplies each head's output; 0 removes the head. `patch_mask` (B or 1, patches),
         boolean: False removes the patch, so that no token attends to it and no pooling counts it.
         """
         check_input(images, self.config)
-        x = self.embed(images)
-        key_mask = None if patch_mask is None else self.token_mask(patch_mask)  # (B or 1, N)
+        if taps is None and patch_mask is None:
+            x, key_mask = self.embed(images), None
+        else:  # every patch has its place: skipped ones are computed, and no token attends to them
+            x, chosen = self.embed(images, all_patches=True), self.choose_patches(images)
+            if chosen is not None:
+                not_blank = torch.zeros_like(x[:, : self.config.num_patches, 0]).scatter(1, chosen, 1.0) > 0
+                patch_mask = not_blank if patch_mask is None else not_blank & patch_mask
+            key_mask = None if patch_mask is None else self.token_mask(patch_mask)  # (B or 1, N)
+            if taps is not None:
+                taps |= {name: value for name, value in (("chosen", chosen), ("kept", patch_mask)) if value is not None}
         if taps is not None:
             taps["tokens"] = x
         for i, block in enumerate(self.blocks):

@@ -14,7 +14,7 @@ from vitreous.serving.limits import Limits
 from vitreous.serving.responses import Problem
 
 Responses = dict[int | str, dict[str, Any]]
-Want = Literal["probabilities", "novelty", "attention", "lens", "qkv", "rollout", "patch_removal", "relevance"]
+Want = Literal["probabilities", "novelty", "attention", "lens", "qkv", "kept", "rollout", "patch_removal", "relevance"]
 WANTS: tuple[Want, ...] = get_args(Want)
 
 Vector = list[float]
@@ -101,6 +101,7 @@ class Look(BaseModel):
     queries: LayersAndHeads | None = Field(None, description="layers × heads × tokens × head width")
     keys: LayersAndHeads | None = None
     values: LayersAndHeads | None = None
+    kept: Vector | None = Field(None, description="patches: 0 where one was removed or, being blank, skipped")
     rollout: Vector | None = Field(None, description="patches")
     patch_removal: Vector | None = Field(None, description="patches: probability lost without each patch's token")
     relevance: Vector | None = Field(None, description="patches")

@@ -103,8 +103,8 @@ def look(model: ServedModel, inputs: LookInputs, check: Callable[[], None] = lam
         return dict.fromkeys(keys) | {key: value[0] for key, value in zip(known, values, strict=True)}
     missing = [key for key in keys if key == "novelty" and not model.engine.has_novelty]
     outputs = [key for key in keys if key not in (*_COMPUTED, *missing)]
-    if "rollout" in keys and "attention" not in keys:
-        outputs.append("attention")
+    if "rollout" in keys:
+        outputs += [name for name in ("attention", "kept") if name not in outputs]
     values = model.full.run(outputs, {"pixels": pixels, **inputs.masks}) if outputs else []
     arrays = {name: value[0] for name, value in zip(outputs, values, strict=True)}
     found: dict[str, Any] = dict.fromkeys(missing)
@@ -112,7 +112,7 @@ def look(model: ServedModel, inputs: LookInputs, check: Callable[[], None] = lam
     if "lens" in keys:
         found["lens"] = _softmax(arrays["lens"] / np.float32(model.run.temperature))
     if "rollout" in keys:
-        found["rollout"] = _rollout(arrays["attention"], config, inputs.token_mask)
+        found["rollout"] = _rollout(arrays["attention"], config, arrays["kept"])
     if "patch_removal" in keys:
         found["patch_removal"] = _patch_removal(model, config, pixels, inputs, check)
     if "relevance" in keys:
@@ -133,7 +133,7 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
     return powers / powers.sum(axis=-1, keepdims=True)
 
 
-def _rollout(attention: np.ndarray, config: ViTConfig, token_mask: np.ndarray | None) -> np.ndarray | None:
+def _rollout(attention: np.ndarray, config: ViTConfig, kept: np.ndarray) -> np.ndarray | None:
     """Return (P,); None for sequence pooling, whose weights are not an output of the graph.
 
     As `inspection.attention.rollout`, without torch: the page asks for it with every stroke.
@@ -141,11 +141,7 @@ def _rollout(attention: np.ndarray, config: ViTConfig, token_mask: np.ndarray | 
     if config.pool == "seq":
         return None
     identity = np.eye(attention.shape[-1], dtype=attention.dtype)
-    if config.has_class_token:
-        row = identity[0]
-    else:  # the mean of the remaining patches
-        kept = np.ones(config.num_patches, attention.dtype) if token_mask is None else token_mask[0]
-        row = kept / kept.sum()
+    row = identity[0] if config.has_class_token else kept / kept.sum()
     for layer in reversed(attention):
         mixed = layer.mean(axis=0) + identity
         row = row @ (mixed / mixed.sum(axis=-1, keepdims=True))

@@ -91,7 +91,7 @@ def demo(
             log(f"MNIST is out of reach, so this runs on digits (1,797 images that come with scikit-learn): {error}")
             data = "digits"
     settings = [f"train.epochs={_DIGITS_EPOCHS}"] if data == "digits" else []
-    return compare(("vit", "cnn"), data=data, out=folder, settings=settings, device=device)
+    return compare(("mnist-vit", "cnn"), data=data, out=folder, settings=settings, device=device)
 
 
 def _subject(subject: str | Path | Config | Run, data: str | None, settings: Sequence[str]) -> Config | Run:

@@ -120,8 +120,12 @@ class WandbStyle(_Logger):
 
     def __init__(self, module: Any, project: str = "vitreous", **init_arguments: Any):
         if isinstance(module, str):
-            require_packages(module, extra=module, needed_for=f"logging to {module}")
-            module = importlib.import_module(module)
+            if module in LOGGERS:
+                require_packages(module, extra=module, needed_for=f"logging to {module}")
+            try:
+                module = importlib.import_module(module)
+            except ImportError as error:
+                raise ConfigError(f"cannot log to {quoted(module)} ({error}): install it, or name another") from None
         if missing := [name for name in ("init", "log", "finish") if not callable(getattr(module, name, None))]:
             raise ConfigError(
                 f"{quoted(module)} has no {' and no '.join(missing)}: expected a module like wandb or trackio"

@@ -21,7 +21,7 @@ from vitreous.config import Config
 from vitreous.data.datasets import Dataset, Split
 from vitreous.data.sampler import BatchSampler
 from vitreous.errors import RunError, VitreousError, for_reader
-from vitreous.evaluation import calibration
+from vitreous.evaluation import blank, calibration
 from vitreous.evaluation.prediction import Evaluation, Reduce, compute_logits, compute_outputs
 from vitreous.models.representations import representation_names
 from vitreous.runs import CONFIG, Fitted, ResumePoint, Run, TestResults, require_free
@@ -153,6 +153,8 @@ class Trainer:
         self.started = self.checkpointed = time.perf_counter()
         if not done and (hint := plan.hint(self.config, self.resolved)):
             progress.log(for_reader(hint))
+        if not done and blank.skips(self.stepper.model):
+            progress.log(blank.in_words(self.stepper.model, self.dataset.train, self.stepper.preprocessing))
         with deferred_signals() as signals:
             for step, epoch, indices in self.sampler.steps(done, done if self.best.is_exhausted else total):
                 loss, num_correct = self._guarded_step(step, epoch, indices)

@@ -163,7 +163,7 @@ def moving_average(values: Floats, decay: float) -> Floats:
 def halfway(lrs: Floats, losses: Floats, smoothed: Floats) -> float:
     """Return the learning rate at which the smoothed loss has fallen half of the way to its minimum.
 
-    It varies by a factor of 1.3 between seeds, and the one where the loss falls most steeply by 4 (docs/log.md).
+    It varies by a factor of 1.3 between seeds, and the one where the loss falls most steeply by 2 to 2.5.
 
     The first tenth of the steps, whose rates are too low to change anything, tells where the loss starts and how much
     it varies from batch to batch: a fall that is not clearly larger than that is chance, and a ConfigError.

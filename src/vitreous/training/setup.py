@@ -16,6 +16,7 @@ from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.data.sampler import BatchSampler
 from vitreous.errors import ConfigError, RunError
+from vitreous.evaluation import blank
 from vitreous.models import ViT
 from vitreous.runs import Resolved, Run, is_run, load_run_data, new_run_path
 from vitreous.training import distributed, plan
@@ -29,7 +30,7 @@ def fit_to_data(config: Config, dataset: Dataset) -> Config:
         image_size=dataset.image_size, channels=dataset.channels, num_classes=dataset.num_classes
     )
     if isinstance(model, ViTConfig):
-        model.check_geometry()
+        model = blank.resolve(model.check_geometry(), dataset)
     return config.replace(model=model)
 
 
@@ -204,8 +205,8 @@ def _check_memory(config: Config, images: int) -> None:
         kept = model.depth * (8 * model.dim + 2 * model.mlp_dim)  # activations per token for the backward pass
         rows, columns = model.patch_size
         hardware.require_memory(
-            value_bytes * images * model.num_tokens * kept,
-            f"images of {height}×{width} in patches of {rows}×{columns} are {model.num_tokens:,} tokens each, and"
+            value_bytes * images * model.kept_tokens * kept,
+            f"images of {height}×{width} in patches of {rows}×{columns} are {model.kept_tokens:,} tokens each, and"
             f" {images} of them",
             "make the images smaller (--set data.image_size=64), the patches larger (model.patch_size) or take fewer"
             " at once (train.micro_batch)",

@@ -5,6 +5,7 @@ Shapes: B images of a batch, on this rank.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 
@@ -16,12 +17,14 @@ from vitreous.config import Config
 from vitreous.data.augment import augment
 from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
+from vitreous.evaluation.blank import set_background
+from vitreous.hardware import one_thread
 from vitreous.models import build
 from vitreous.models.fast.split_batch import SplitBatch, split_is_faster
 from vitreous.runs import Resolved
 from vitreous.training.distillation import Teacher, distillation_loss
 from vitreous.training.distributed import Group
-from vitreous.training.optimizers import AveragedWeights, lr_factor, make_optimizers
+from vitreous.training.optimizers import AveragedWeights, Muon, lr_factor, make_optimizers
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
 
@@ -49,6 +52,7 @@ class Stepper:
         self.model = build(config.model).to(self.device, self.dtype)
         if weights is not None:
             self.model.load_state_dict(weights)
+        set_background(self.model, preprocessing)
         if train.freeze == "backbone":
             for name, parameter in self.model.named_parameters():
                 parameter.requires_grad_(name.startswith(("head.", "pre_logits.")))
@@ -86,15 +90,20 @@ class Stepper:
         train = self.config.train
         self.model.train()
         self._set_lr(lr_factor(step, self.resolved.steps, train) if factor is None else factor)
-        for optimizer in self.optimizers:
-            optimizer.zero_grad(set_to_none=True)
-        total, num_correct = self._backward(epoch, indices)
-        if train.clip_norm:
-            nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
-        for optimizer in self.optimizers:
-            optimizer.step()
-        if self.averaged is not None:
-            self.averaged.update(step)
+        # the other cores would spin between the operations of this thread, and slow down the two that have the batch
+        with one_thread() if self.split_batch is not None else contextlib.nullcontext():
+            for optimizer in self.optimizers:
+                optimizer.zero_grad(set_to_none=True)
+            total, num_correct = self._backward(epoch, indices)
+            if train.clip_norm:
+                nn.utils.clip_grad_norm_(self.model.parameters(), train.clip_norm)
+            for optimizer in self.optimizers:
+                if self.split_batch is not None and isinstance(optimizer, Muon):
+                    self.split_batch.map(optimizer.update, optimizer.parts())
+                else:
+                    optimizer.step()
+            if self.averaged is not None:
+                self.averaged.update(step)
         return total, num_correct
 
     def _backward(self, epoch: int, indices: Tensor) -> tuple[float, int]:

@@ -152,6 +152,12 @@ def test_manifests_that_cannot_be_used(folder: Path, name: str, text: str | byte
     assert "\n" not in str(caught.value)
 
 
+def test_a_header_of_a_million_columns_is_one_sentence(folder: Path) -> None:
+    path = write(folder, "wide.csv", "path,label," + ",".join(map(str, range(10**6))) + "\na.png,x\n")
+    with pytest.raises(DataError, match=r"wide.csv: line 2 has 2 fields and the header 1000002"):
+        list_manifest(path)
+
+
 def test_labels_that_are_no_classes(folder: Path) -> None:
     for number in range(20):
         Image.new("L", (2, 2)).save(folder / f"{number}.png")

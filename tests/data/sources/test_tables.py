@@ -214,3 +214,10 @@ def test_without_pyarrow_the_command_that_installs_it_is_named(tmp_path: Path, m
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"needs the package 'pyarrow'.*pip install .*\[parquet\]"):
         read(tmp_path, tmp_path / "a.parquet")
+
+
+def test_a_column_that_unpacks_to_many_times_its_size_is_refused(tmp_path: Path) -> None:
+    pq.write_table(table([bytes(2**27), *map(png, range(3))], [0, 1, 0, 1]), tmp_path / "data.parquet")
+    assert (tmp_path / "data.parquet").stat().st_size < 10**7
+    with pytest.raises(DataError, match=r"'image' unpacks from \d+ to 134 MB, which images do not"):
+        read(tmp_path, tmp_path / "data.parquet")

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -173,7 +174,14 @@ def _csv_records(path: Path, text: str, notes: list[str]) -> Iterator[Record]:
 def _delimiter(text: str) -> str:
     """Return what separates the fields of the first line: Excel writes semicolons where commas are decimal points."""
     line = next(line for line in text.splitlines() if line.strip())
-    return max(_DELIMITERS, key=lambda mark: (len(next(csv.reader([line], delimiter=mark))), -_DELIMITERS.index(mark)))
+
+    def count_fields(mark: str) -> int:
+        try:
+            return len(next(csv.reader([line], delimiter=mark)))
+        except csv.Error:  # a field of more than 131,072 characters
+            return 0
+
+    return max(_DELIMITERS, key=lambda mark: (count_fields(mark), -_DELIMITERS.index(mark)))
 
 
 def _is_headless(path: Path, first: list[str]) -> bool:
@@ -187,7 +195,8 @@ def _with_all_keys(records: Iterable[Record]) -> Iterator[Record]:
     """Yield records that have the keys of all of them: a key that is missing in some has no text there."""
     found = list(records)
     keys = dict.fromkeys((key for _, record in found for key in record), "")
-    return ((where, {**keys, **record}) for where, record in found)
+    # no copies: with a key of its own in each record, time would grow with the square of their number
+    return ((where, ChainMap(dict(record), keys)) for where, record in found)
 
 
 def _jsonl_records(name: str, text: str) -> Iterator[Record]:

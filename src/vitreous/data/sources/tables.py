@@ -20,7 +20,9 @@ from vitreous.errors import DataError, quoted, require_packages
 from vitreous.reports.formats import join
 from vitreous.reports.progress import counting
 
+_MOST_SHRINKING = 8  # times; PNG and JPEG files hardly shrink, BMP and TIFF files some
 ROWS_AT_A_TIME = 64
+BUFFER_BYTES = 2**18  # of a column: by default pyarrow reads a whole row group, often a whole file, into memory
 ARROW_MARKERS = ("dataset_dict.json", "state.json")  # of DatasetDict.save_to_disk and Dataset.save_to_disk
 
 
@@ -90,14 +92,28 @@ def _open_table(path: Path) -> tuple[_Columns, Iterator[Any]]:
 
     try:
         if path.suffix.lower() == ".parquet":
-            table = pq.ParquetFile(path)
+            table = pq.ParquetFile(path, buffer_size=BUFFER_BYTES, pre_buffer=False)
             columns = _find_columns(path, table.schema_arrow)
             names = [name for name in (columns.image, columns.label, columns.split) if name]
-            return columns, _guarded(path, table.iter_batches(ROWS_AT_A_TIME, columns=names))
+            _check_unpacked_size(path, table.metadata, names)
+            return columns, _guarded(path, table.iter_batches(ROWS_AT_A_TIME, columns=names, use_threads=False))
         reader = pa.ipc.open_stream(pa.memory_map(str(path)))
         return _find_columns(path, reader.schema), _guarded(path, iter(reader))
     except (OSError, pa.ArrowException) as error:
         raise _unreadable(path, error) from None
+
+
+def _check_unpacked_size(path: Path, metadata: Any, names: Sequence[str]) -> None:
+    """Refuse columns that unpack to many times their size: encoded images hardly shrink, so these are none."""
+    for group in range(metadata.num_row_groups):
+        for number in range(metadata.num_columns):
+            column = metadata.row_group(group).column(number)
+            packed, unpacked = column.total_compressed_size, column.total_uncompressed_size
+            if column.path_in_schema.split(".")[0] in names and unpacked > max(2**26, _MOST_SHRINKING * packed):
+                raise DataError(
+                    f"{path}: the column {column.path_in_schema!r} unpacks from {packed / 1e6:.0f} to"
+                    f" {unpacked / 1e6:.0f} MB, which images do not; is it the right file?"
+                )
 
 
 def _guarded(path: Path, batches: Iterator[Any]) -> Iterator[Any]:

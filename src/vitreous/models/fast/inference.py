@@ -59,7 +59,7 @@ def _infer_fast(model: FastViT, images: Tensor, reduce: Reduce | None) -> tuple[
     """Return the logits, or what `reduce` makes of them and the representations."""
     check_input(images, model.config)
     threads = torch.get_num_threads()
-    if threads % 2 == 0 and len(images) * model.config.num_tokens >= 2 * _CACHED_TOKENS:
+    if threads % 2 == 0 and len(images) * model.config.kept_tokens >= 2 * _CACHED_TOKENS:
         # as fast as all cores on every operation, and up to 1.4 times as fast on a noisy machine (docs/log.md)
         half = partial(_infer_in_parts, model, _CACHED_TOKENS // 2, reduce)
         return _joined(_split_batch(threads).run(half, images))
@@ -97,9 +97,9 @@ def _infer_tokens(model: FastViT, x: Tensor, reduce: Reduce | None) -> tuple[Ten
 
 def _embed(model: FastViT, images: Tensor) -> Tensor:
     """Return `model.embed(images)`; for one image, patchify and a product take a third of the convolution's time."""
-    if model.stem is not None or len(images) != 1:
+    config, projection = model.config, model.patch_embed.proj
+    if model.stem is not None or len(images) != 1 or config.knows_background or config.embed_hidden:
         return model.embed(images)
-    projection = model.patch_embed.proj
     patches = patchify(model.fit(images), model.patch_embed.patch_size)
     return model.add_class_token_and_positions(F.linear(patches, projection.weight.flatten(1), projection.bias))
 

@@ -7,7 +7,7 @@ them. Two threads that each carry half of the batch through the whole model wait
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -18,12 +18,13 @@ from vitreous.config import ModelConfig, ViTConfig
 from vitreous.hardware import prepare
 from vitreous.models.summary import count_flops
 
+P = TypeVar("P")
 T = TypeVar("T")
 
 # FLOPs of a batch's forward pass between which a training step is 5 to 13 % faster (`python bench/split_batch.py`,
 # docs/log.md). Below, the operations are too short to overlap with Python, which runs in one thread at a time: up to
 # half as fast. Above, the waiting no longer matters, and both threads read all weights.
-AT_LEAST, AT_MOST = 2.5e9, 3e10
+AT_LEAST, AT_MOST = 3e8, 3e10
 
 
 def split_is_faster(model: ModelConfig, batch_size: int, threads: int) -> bool:
@@ -51,5 +52,8 @@ class SplitBatch:
 
     def run(self, function: Callable[[Tensor], T], batch: Tensor) -> list[T]:
         """Return `function` of the first half of the batch's rows and of the second, computed at the same time."""
-        futures = [self._pool.submit(function, part) for part in batch.tensor_split(2) if len(part)]
-        return [future.result() for future in futures]
+        return self.map(function, [part for part in batch.tensor_split(2) if len(part)])
+
+    def map(self, function: Callable[[P], T], parts: Sequence[P]) -> list[T]:
+        """Return `function` of each of (at most two) parts, computed at the same time."""
+        return [future.result() for future in [self._pool.submit(function, part) for part in parts]]

@@ -27,7 +27,7 @@ class FastAttention(Attention):
 
     def __init__(self, config: ViTConfig):
         super().__init__(config)
-        self.fused = fused_attention_is_faster(config.num_tokens, config.head_dim) and not self.relative
+        self.fused = fused_attention_is_faster(config.kept_tokens, config.head_dim) and not self.relative
 
     def forward(
         self,

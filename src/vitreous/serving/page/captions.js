@@ -23,7 +23,7 @@ export function mapCaption(session, vit, overlay) {
   const hint = session.hasAttention ? pointing : "Click a patch to remove it.";
   switch (state.view) {
     case "patches":
-      return joined(`The ViT's input: ${describePatches(vit)}, read row by row.`, vit.cells.note, hint);
+      return joined(`The ViT's input: ${describePatches(vit)}, read row by row.`, skippedNote(session), vit.cells.note, hint);
     case "attention":
       return attentionCaption(session, vit, overlay.values ?? [], hint);
     case "rollout":
@@ -51,6 +51,11 @@ export function mapCaption(session, vit, overlay) {
         "The positions were learned, not given.",
       );
   }
+}
+
+/** @param {Session} session */
+function skippedNote({ skippedPatches }) {
+  return skippedPatches.length > 0 ? "It skips those with a stroke through them, which are blank or nearly so." : "";
 }
 
 /** @param {Session} session @param {ViTModel} vit @param {ArrayLike<number>} values  per patch @param {string} hint */

@@ -59,8 +59,9 @@ export class BrowserEngine {
     for (const name of /** @type {const} */ (["attention", "queries", "keys", "values"])) {
       if (found[name]) result[name] = withoutBatch(found[name]);
     }
+    if (found.kept) result.kept = found.kept.data;
     if (found.lens) result.lens = softmaxRows(withoutBatch(found.lens), model.temperature);
-    if (want.includes("rollout") && result.attention) result.rollout = rollout(result.attention, model, tokenMask);
+    if (want.includes("rollout") && result.attention) result.rollout = rollout(result.attention, model, found.kept.data);
     if (want.includes("patch_removal")) result.patch_removal = await this.#patchRemoval(model, pixels, masks, signal);
     if (want.includes("relevance")) result.relevance = null;
     return result;
@@ -209,7 +210,8 @@ function outputsFor(model, want) {
     attention: ["attention"],
     lens: ["lens"],
     qkv: ["queries", "keys", "values"],
-    rollout: ["attention"],
+    kept: ["kept"],
+    rollout: ["attention", "kept"],
   };
   return [...new Set(want.flatMap((name) => outputs[name] ?? []))];
 }

@@ -43,6 +43,7 @@ export class HttpEngine {
       queries: tensor(found.queries),
       keys: tensor(found.keys),
       values: tensor(found.values),
+      kept: vector(found.kept),
       rollout: vector(found.rollout),
       patch_removal: vector(found.patch_removal),
       relevance: vector(found.relevance),

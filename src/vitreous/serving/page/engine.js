@@ -50,7 +50,8 @@
  * @property {boolean} exact  false where a token sees more than its cell
  * @property {string} note  a caveat for the reader; usually empty
  *
- * @typedef {"probabilities" | "novelty" | "attention" | "lens" | "qkv" | "rollout" | "patch_removal" | "relevance"} Want
+ * @typedef {"probabilities" | "novelty" | "attention" | "lens" | "qkv" | "kept" | "rollout" | "patch_removal"
+ *   | "relevance"} Want
  *
  * @typedef {object} LookRequest
  * @property {Uint8Array} pixels  (channels, height, width), as the model takes them
@@ -66,6 +67,7 @@
  * @property {Tensor} [queries]  (L, H, N, K), as are keys and values
  * @property {Tensor} [keys]
  * @property {Tensor} [values]
+ * @property {Float32Array} [kept]  (P,): 0 where the patch was removed or, being blank, skipped
  * @property {Float32Array | null} [rollout]  (P,)
  * @property {Float32Array} [patch_removal]  (P,): the probability that the predicted class loses without each patch
  * @property {Float32Array | null} [relevance]  (P,)

@@ -13,6 +13,7 @@
  * @property {Uint8Array} pixels  (channels, height, width)
  * @property {Overlay} overlay
  * @property {ReadonlySet<number>} removed
+ * @property {ReadonlySet<number>} skipped  blank patches that are no tokens
  * @property {number | null} query  the patch whose attention is shown
  * @property {number | null} key  the patch whose weight the arithmetic explains
  * @property {boolean} apart  draw wide gaps between the patches
@@ -83,8 +84,11 @@ export class PatchMap {
     if (model === null) return;
     this.#buttons.forEach((button, patch) => {
       const removed = content.removed.has(patch);
-      const label = `Patch ${placeName(patch, model.grid)}${removed ? ", removed" : ""}${content.describe(patch)}`;
+      const skipped = content.skipped.has(patch);
+      const absent = removed ? ", removed" : skipped ? ", blank: skipped" : "";
+      const label = `Patch ${placeName(patch, model.grid)}${absent}${content.describe(patch)}`;
       setAttributes(button, { "aria-label": label, "aria-pressed": String(removed) });
+      button.classList.toggle("skipped", skipped);
       button.classList.toggle("query", patch === content.query);
       button.classList.toggle("key", patch === content.key);
     });

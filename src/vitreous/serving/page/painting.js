@@ -190,6 +190,7 @@ export class Painter {
       pixels: session.results.pixels,
       overlay,
       removed: new Set(state.removedPatches),
+      skipped: new Set(session.skippedPatches),
       query: query >= 0 && (state.view === "attention" || state.view === "positions") ? query : null,
       key: key === null ? null : key - patchOffset(vit),
       apart: state.step === 1,

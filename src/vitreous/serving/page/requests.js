@@ -97,8 +97,8 @@ export class Requests {
     const { state, slowMaps, hasAttention } = this.session;
     /** @type {Want[]} */
     const want = hasAttention
-      ? ["probabilities", "novelty", "attention", "lens", "rollout"]
-      : ["probabilities", "novelty", "lens", "rollout"];
+      ? ["probabilities", "novelty", "attention", "lens", "kept", "rollout"]
+      : ["probabilities", "novelty", "lens", "kept", "rollout"];
     if (state.key !== null) want.push("qkv");
     const isLive = slowMaps.milliseconds < LIVE_COST;
     if (isLive && (state.view === "patch_removal" || state.view === "relevance")) want.push(state.view);

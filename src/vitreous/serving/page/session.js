@@ -120,6 +120,12 @@ export class Session {
     );
   }
 
+  /** Blank patches that the ViT skips in this image. */
+  get skippedPatches() {
+    const kept = this.results.vit?.kept;
+    return kept ? range(kept.length).filter((patch) => !kept[patch] && !this.state.removedPatches.includes(patch)) : [];
+  }
+
   get classNames() {
     return (this.vit ?? this.cnn)?.class_names ?? [];
   }

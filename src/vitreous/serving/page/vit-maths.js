@@ -124,17 +124,16 @@ export function attentionFrom(attention, layer, head, query, model) {
  * normalised to sum to 1.
  * @param {Tensor} attention  (L, H, N, N)
  * @param {ViTModel} model
- * @param {readonly number[] | null} tokenMask  (P,), 0 where a patch is removed: no mean includes it
+ * @param {Float32Array} kept  (P,), 0 where a patch is removed or skipped: no mean includes it
  * @returns {Float32Array | null}  null for sequence pooling, whose weights the graph does not output
  */
-export function rollout(attention, model, tokenMask) {
+export function rollout(attention, model, kept) {
   if (model.pool === "seq") return null;
   const [layers, , tokens] = attention.shape;
-  const kept = tokenMask === null ? tokens : sum(tokenMask);
   // From the last layer back to the first: a vector times a matrix is all that is needed.
   let readout = new Float64Array(tokens);
   if (model.pool === "cls") readout[0] = 1;
-  else readout = readout.map((_, token) => (tokenMask?.[token] ?? 1) / kept);
+  else readout = Float64Array.from(kept, (value) => value / sum(kept));
   for (let layer = layers - 1; layer >= 0; layer--) {
     const mean = headAttention(attention, layer, -1);
     const next = new Float64Array(tokens);
