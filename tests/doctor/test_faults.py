@@ -119,6 +119,35 @@ class TokensNeverMeet(TinyViT):
             return x + self.mlp(self.norm2(x))
 
 
+@has_only("linear-after-linear")
+class PatchEmbeddingThenLinear(TinyViT):
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.widen = nn.Conv2d(1, 32, 4, 4), nn.Linear(32, self.dim)
+
+    def patchify(self, images: Tensor) -> Tensor:
+        return self.widen(super().patchify(images))
+
+
+@has_only()
+class EmbeddingIsAlsoTheSkip(Colour):
+    """The first attention reads the embedding directly, but so does the skip connection."""
+
+    class block(TinyBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.norm1(x + self.attend(x))
+            return self.norm2(x + self.mlp(x))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.class_token = None
+        self.positions = nn.Parameter(torch.zeros(1, 9, 48))
+
+    def embed(self, images: Tensor) -> Tensor:
+        grid = images.unfold(2, 4, 4).unfold(3, 4, 4).permute(0, 2, 3, 1, 4, 5)
+        return self.patches(grid.reshape(len(images), 9, 48) + self.positions)
+
+
 # --- heads ---------------------------------------------------------------------------------------------------
 
 

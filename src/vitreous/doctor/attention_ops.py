@@ -143,4 +143,15 @@ def linear_feeding(node: Node) -> LinearOp | None:
         if sum(leaf.kind == "parameter" and leaf.tensor.ndim == 1 for leaf in leaves) != 1 or len(data) != 1:
             return None
         node = without_views(data[0])
-    return linear_op(node)
+    return linear_op(node) or _patch_embedding(node)
+
+
+def _patch_embedding(node: Node) -> LinearOp | None:
+    """Return a convolution whose patches do not overlap, which is a linear layer on patches."""
+    if node.op != "convolution" or not node.from_input:
+        return None
+    _, weight, _, stride, padding, dilation, transposed, _, groups = node.arguments
+    if list(weight.shape[2:]) != list(stride) or any(padding) or set(dilation) != {1} or transposed or groups != 1:
+        return None
+    name = without_views(node.parents[1]).name
+    return LinearOp(name, weight[0].numel(), weight.shape[0], node.parents[0], node)

@@ -9,11 +9,11 @@ import torch
 
 from vitreous.doctor.attention_ops import linear_feeding, linear_op
 from vitreous.doctor.findings import Finding, Level, NotMeasured, finding, quoted
-from vitreous.doctor.graph import is_dropped, origin
+from vitreous.doctor.graph import Graph, is_dropped, origin
 from vitreous.doctor.model_io import kind_of, logits_in, max_moved
 from vitreous.doctor.model_under_test import ModelUnderTest, unregistered_tensors
 from vitreous.doctor.randomness import DROPOUT, Deterministic, seed_everything
-from vitreous.doctor.recording import record_forward, without_views
+from vitreous.doctor.recording import VIEWS, Node, record_forward, without_views
 from vitreous.reports.formats import number, percent, plural
 
 #: Operation → its name. Sigmoid and softmax have findings of their own.
@@ -109,7 +109,9 @@ def linear_after_linear(tested: ModelUnderTest) -> Iterator[Finding]:
     """A linear layer's output that enters another linear layer through views only, in a recorded forward pass."""
     pairs: dict[Level, dict[tuple[str, str], tuple[int, int, int]]] = {"warning": {}, "note": {}}
     for node in tested.recording.nodes:
-        if (second := linear_op(node)) and (first := linear_feeding(second.data)):
+        second = linear_op(node)
+        first = linear_feeding(second.data) if second else None
+        if first and second and _feeds_only(tested.graph, first.output, second.weight):
             widths = first.in_features, first.out_features, second.out_features
             # through a bottleneck (LoRA, factorised layers) two linear layers save parameters: maybe on purpose
             level: Level = "note" if widths[1] < min(widths[0], widths[2]) else "warning"
@@ -125,6 +127,18 @@ def linear_after_linear(tested: ModelUnderTest) -> Iterator[Finding]:
                 f" {into * out:,}.",
                 level=level,
             )
+
+
+def _feeds_only(graph: Graph, node: Node, weight: str) -> bool:
+    """Whether nothing else reads this output; one that is also a skip connection cannot be merged with a layer."""
+    for child in graph.children.get(id(node), []):
+        linear = linear_op(child)
+        is_bias = child.op == "add" and any(without_views(parent).tensor.ndim == 1 for parent in child.parents)
+        if linear is not None and linear.weight == weight:
+            continue
+        if not ((child.op in VIEWS or is_bias) and _feeds_only(graph, child, weight)):
+            return False
+    return True
 
 
 def _layer(weight: str) -> str:
