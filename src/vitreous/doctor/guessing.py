@@ -21,7 +21,7 @@ _KINDS: tuple[tuple[str, str], ...] = (
     (r"(n|num|number|no)_?(of_?)?(patch|token)|^seq(uence)?_?len|max_?len|patch(es)?_?num|n_?pos", "tokens"),
     (r"patch_?dim|patch(ed)?_?(vec|flat|feat)", "patch_dim"),
     (r"patch|kernel", "patch"),
-    (r"im(g|age)?s?_?(size|dim|h|w|height|width|res)|^size$|^resolution$|^im(g|age)$|input_?(size|res)|^(height|width)$",
+    (r"(^|_)im(g|age)?s?_?(size|dim|h$|w$|height|width|res)|^size$|^resolution$|^im(g|age)$|input_?(size|res)|^(height|width)$",
      "image"),
     (r"chan|^in_?c$|^c$|^in_?ch", "channels"),
     (r"class|^out(put)?_?(d|dim|features|size)?$|label|target", "classes"),
