@@ -326,6 +326,24 @@ class ParallelBranches(TinyViT):
             return x + self.attend(y) + self.mlp(y)
 
 
+class HandWrittenNorm(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(dim)), nn.Parameter(torch.zeros(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return self.weight * centred / torch.sqrt((centred**2).mean(-1, keepdim=True) + 1e-6) + self.bias
+
+
+@has_only()
+class NormsByHand(TinyViT):
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.norm1, self.norm2 = HandWrittenNorm(dim), HandWrittenNorm(dim)
+
+
 @has_only("skip-missing")
 class NoSkipAroundTheMLP(TinyViT):
     class block(TinyBlock):

@@ -23,7 +23,7 @@ _ELEMENTWISE = frozenset(["add", "sub", "mul", "div"])
 _FUSED_NORMS = frozenset(["native_layer_norm", "native_batch_norm", "native_group_norm", "_fused_rms_norm"])
 #: Normalisations: the fused ones, and what hand-written ones consist of.
 NORMS = frozenset(["native_layer_norm", "native_batch_norm", "native_group_norm", "_fused_rms_norm", "rsqrt", "var",
-    "std", "var_mean", "std_mean", "linalg_vector_norm", "tanh"])  # fmt: skip
+    "std", "var_mean", "std_mean", "linalg_vector_norm", "tanh", "sqrt", "norm", "mean"])  # fmt: skip
 
 
 def is_dropped(node: Node) -> bool:
