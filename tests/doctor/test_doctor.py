@@ -46,9 +46,9 @@ def test_the_articles_own_class_on_patches(no_overfitting) -> None:
     assert diagnosis.ids("broken", "warning") == POST_VIT | {"unregistered-tensors"}
 
 
-def test_the_design_table_ignores_the_order(no_overfitting) -> None:
+def test_the_design_table_ignores_the_order_and_normalises_the_skip(no_overfitting) -> None:
     model, arguments = target_model("post-design")
-    assert diagnose(model, **arguments).ids() == {"log-probabilities", "patch-order-ignored"}
+    assert diagnose(model, **arguments).ids() == {"log-probabilities", "patch-order-ignored", "skip-normalised"}
 
 
 def test_the_articles_cnn_only_returns_log_probabilities(no_overfitting) -> None:

@@ -31,7 +31,8 @@ def assert_healthy(diagnosis: Diagnosis, unmeasured: set[str] = frozenset()) -> 
 
 #: Checks that need attention, tokens or residual branches.
 TRANSFORMER = {
-    "tokens-never-attend", "attention-scale", "softmax-axis", "causal-mask", "attention-blown-up", "attention-collapsed",
+    "tokens-never-attend", "attention-scale", "softmax-axis", "causal-mask", "attention-blown-up",
+    "attention-collapsed",
     "heads-scrambled", "patches-scrambled", "norm-axis", "class-token-untrained", "skip-missing", "skip-normalised",
     "branch-not-normalised", "branch-doubled", "activations-with-depth", "gradients-with-depth",
 }  # fmt: skip
