@@ -41,8 +41,7 @@ TRANSFORMER = {
 @pytest.mark.parametrize("name", SMALL)
 def test_presets(name: str, monkeypatch) -> None:
     config = preset(name).model
-    # the pixels of a hybrid's tokens overlap, so they cannot be followed
-    expected = {"cnn": TRANSFORMER, "vit-hybrid": {"patches-scrambled"}}.get(name, set())
+    expected = TRANSFORMER if name == "cnn" else set()
     if name == "vit-p4":  # the slowest to overfit, which the other cases cover
         monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 0.0)
         expected = {"cannot-overfit"}
@@ -69,7 +68,8 @@ def test_large_presets(name: str) -> None:
     config = small(name)
     diagnosis = diagnose(build(config), factory=lambda: build(config), fresh=True)
     assert not diagnosis.findings
-    assert {item.id for item in diagnosis.not_measured} <= NEEDS_DATA | {"cannot-overfit"}  # time may run out
+    # time may run out, and pixels that a convolutional stem mixes cannot be followed
+    assert {item.id for item in diagnosis.not_measured} <= NEEDS_DATA | {"cannot-overfit", "patches-scrambled"}
 
 
 @pytest.mark.parametrize(

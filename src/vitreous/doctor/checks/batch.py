@@ -58,7 +58,7 @@ def batch_dependence(tested: ModelUnderTest) -> Iterator[Finding]:
     for randomised in (False, True):  # a fresh head gives all images (almost) the same logits
         with tested.borrowed(randomised=randomised) as model:
             together = tested.log_probabilities(model, batch)
-            each = [] if tested.fixed_batch_size else tested.batch
+            each = tested.batch[:0] if tested.fixed_batch_size else tested.batch
             alone = torch.cat([together[:0], *(tested.log_probabilities(model, image[None]) for image in each)])
             order = torch.randperm(len(batch), generator=tested.generator(1)).to(tested.device)
             permuted = tested.log_probabilities(model, batch[order])[order.argsort()]
