@@ -18,7 +18,7 @@ LAYERS: list[set[str]] = [
     {"checkpoints", "evaluation"},
     {"training"},
     {"comparison", "inspection", "doctor", "conformance", "export"},
-    {"studies", "serving", "planning"},
+    {"studies", "serving", "planning", "testing"},
     {"api", "api_run", "estimator", "cli", "__main__", "__init__"},
 ]
 

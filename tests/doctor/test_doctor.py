@@ -7,6 +7,7 @@ import json
 import random
 import sys
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,10 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.config import ArticleViTConfig
-from vitreous.doctor import CHECKS, Diagnosis, Finding, diagnose, plain_text, render, target_model
+from vitreous.doctor import CHECKS, Diagnosis, Finding, diagnose, model_under_test, plain_text, render, target_model
+from vitreous.doctor.checks import fresh
+from vitreous.doctor.curves import CURVE_CHECKS
 from vitreous.doctor.findings import LEVELS, explanations, finding
 from vitreous.errors import VitreousError
 from vitreous.models.article import PatchesArticleViT
+from vitreous.testing import TinyBlock, TinyViT
 
 #: What `vitreous doctor post-vit` must find (issue 4/5).
 POST_VIT = {
@@ -42,9 +46,9 @@ def test_the_articles_own_class_on_patches(no_overfitting) -> None:
     assert diagnosis.ids("broken", "warning") == POST_VIT | {"unregistered-tensors"}
 
 
-def test_the_design_table_ignores_the_order(no_overfitting) -> None:
+def test_the_design_table_ignores_the_order_and_normalises_the_skip(no_overfitting) -> None:
     model, arguments = target_model("post-design")
-    assert diagnose(model, **arguments).ids() == {"log-probabilities", "patch-order-ignored"}
+    assert diagnose(model, **arguments).ids() == {"log-probabilities", "patch-order-ignored", "skip-normalised"}
 
 
 def test_the_articles_cnn_only_returns_log_probabilities(no_overfitting) -> None:
@@ -126,7 +130,7 @@ def test_outputs_of_all_kinds(tiny_vit, wrap, no_overfitting) -> None:
     assert not diagnose(Wrapped(), input_shape=(1, 12, 12)).findings
 
 
-def test_a_check_that_crashes_is_not_measured(tiny_vit, no_overfitting) -> None:
+def test_a_crash_on_one_image_is_a_finding(tiny_vit, no_overfitting) -> None:
     class NeedsABatch(tiny_vit):
         def forward(self, images: Tensor) -> Tensor:
             if len(images) == 1:
@@ -134,10 +138,33 @@ def test_a_check_that_crashes_is_not_measured(tiny_vit, no_overfitting) -> None:
             return super().forward(images)
 
     diagnosis = diagnose(NeedsABatch(), input_shape=(1, 12, 12))
+    assert diagnosis.ids() == {"batch-size"}
+    assert "1 image: RuntimeError: one image is not a batch" in diagnosis.findings[0].measured
     reasons = {item.id: item.reason for item in diagnosis.not_measured}
     assert reasons["batch-dependence"] == "RuntimeError: one image is not a batch"
-    assert "batch-dependence" not in diagnosis.healthy
     assert "softmax-axis" in diagnosis.healthy
+
+
+def test_cpu_time_is_limited_not_wall_time(tiny_vit, monkeypatch) -> None:
+    monkeypatch.setattr(fresh, "OVERFIT_SECONDS", 600.0)
+    monkeypatch.setattr(model_under_test, "CPU_SECONDS", 0.01)
+    diagnosis = diagnose(tiny_vit(), input_shape=(1, 12, 12))
+    assert "cannot-overfit" in {item.id for item in diagnosis.not_measured}
+    assert diagnosis.cpu_seconds > 0
+
+
+def test_a_finding_names_file_and_line(no_overfitting) -> None:
+    class Softmax(TinyViT):
+        class block(TinyBlock):
+            def weights(self, q: Tensor, k: Tensor) -> Tensor:
+                return (q @ k.mT).softmax(dim=-1)
+
+    (found,) = diagnose(Softmax(), input_shape=(1, 12, 12)).findings
+    path, _, line = found.location.rpartition(":")
+    assert path == __file__
+    assert "class block(TinyBlock)" in Path(path).read_text().splitlines()[int(line) - 1]
+    assert found.module == "blocks.0"
+    assert "+        return (q @ k.mT / q.shape[-1] ** 0.5).softmax(dim=-1)" in found.diff.splitlines()
 
 
 def test_outputs_that_are_not_finite(tiny_vit, no_overfitting) -> None:
@@ -166,7 +193,8 @@ def test_every_check_is_accounted_for(tiny_vit, no_overfitting) -> None:
 
 def test_every_finding_is_explained() -> None:
     trends = {f"{what}-{verb}" for what in ("activations", "gradients") for verb in ("vanish", "explode")}
-    names = {name for name in CHECKS if not name.endswith("-with-depth")}
+    names = {name for name in CHECKS if not name.endswith("-with-depth")} | {"dropout-on-logits", "learning-rate-low"}
+    names |= set(CURVE_CHECKS)
     for id in trends | names:
         found = finding(id, "measured")
         assert found.level in LEVELS
@@ -188,11 +216,11 @@ def test_a_callable_in_the_current_folder(tmp_path, monkeypatch) -> None:
     path = list(sys.path)
     model, arguments = target_model("my_vit_for_doctor:make")
     assert isinstance(model, nn.Linear)
-    assert "factory" in arguments
+    assert arguments["constructor"][1] == {}
     assert isinstance(target_model("my_vit_for_doctor:ready")[0], nn.Linear)
+    assert target_model("my_vit_for_doctor:needs", given={"width": 5})[0].in_features == 5
     for text, message in {
         "my_vit_for_doctor:mke": "has no 'mke'; it has make",
-        "my_vit_for_doctor:needs": "could not be called without arguments",
         "my_vit_for_doctor:number": "returned a int, not an nn.Module",
         "my_vit_for_doctor:SIZE": "does not name a callable",
         "my_vit_for_doctor:": "does not name a callable",
@@ -225,6 +253,7 @@ def test_a_diagnosis_as_text_and_as_json() -> None:
     assert text.startswith("vit\nbroken worse: [1] of 3.\n  why: It matters.\n  fix: Fix it.\n")
     assert text.endswith("in order: some-check\n1 broken, 1 note; 1 check in order, 0 not measured, 1.2 s\n")
     assert json.loads(json.dumps(diagnosis.as_json()))["findings"][1]["id"] == "worse"
+    assert "<code>worse</code>" in diagnosis._repr_html_()
     assert diagnosis.exit_code == 1
     assert Diagnosis((note,), (), (), 0.0).exit_code == 0
 

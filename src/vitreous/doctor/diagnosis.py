@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import time
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 
 from vitreous.doctor.checks import CHECKS
 from vitreous.doctor.findings import Diagnosis, Finding, NotMeasured, Unmeasured
-from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.doctor.model_under_test import Constructor, ModelUnderTest
 from vitreous.doctor.randomness import restored_global_state
 from vitreous.errors import VitreousError
 
@@ -27,6 +29,7 @@ def diagnose(
     fresh: bool | None = None,
     test_images: Any = None,
     factory: Callable[[], nn.Module] | None = None,
+    constructor: Constructor | None = None,
     seed: int = 0,
 ) -> Diagnosis:
     """Examine a classifier of images (B, C, H, W), or of patches (B, N, ...), and leave it unchanged.
@@ -34,11 +37,11 @@ def diagnose(
     `images` and `labels` (tensors or arrays) are training data as the model receives them. Without them, normalised
     inputs of `input_shape` are generated, or of the first common shape that the model accepts. `fresh` states whether
     the model is untrained (default: inferred from its norm layers); `factory` builds another instance, for the reload
-    check.
+    check; `constructor` is a class or function and its arguments, to build the model with others.
     """
     if not isinstance(model, nn.Module):
         raise VitreousError(f"diagnose takes an nn.Module, not a {type(model).__name__}")
-    start = time.perf_counter()
+    start, cpu_start = time.perf_counter(), time.thread_time()
     images, labels = _tensor(images, "images"), _tensor(labels, "labels")
     if images is not None and labels is not None and len(images) != len(labels):
         raise VitreousError(f"{len(images)} images and {len(labels)} labels: give one label per image")
@@ -54,10 +57,17 @@ def diagnose(
             input_shape=input_shape,
             num_classes=num_classes or 0,
             fresh=fresh,
-            factory=factory,
+            factory=factory or _call(constructor),
+            constructor=constructor,
             seed=seed,
         )
         for name, check in CHECKS.items():
+            if "not-a-classifier" in {found.id for found in findings}:
+                not_measured.append(Unmeasured(name, "the model is not a classifier"))
+                continue
+            if tested.is_far_too_late:
+                not_measured.append(Unmeasured(name, "the model is large: the CPU time of a diagnosis is used up"))
+                continue
             try:
                 found = list(check(tested))
             except NotMeasured as error:
@@ -68,7 +78,30 @@ def diagnose(
                 findings += found
                 if not found:
                     healthy.append(name)
-    return Diagnosis(tuple(findings), tuple(not_measured), tuple(healthy), time.perf_counter() - start)
+        findings = [_located(model, found) for found in findings]
+    elapsed, cpu = time.perf_counter() - start, time.thread_time() - cpu_start
+    return Diagnosis(tuple(findings), tuple(not_measured), tuple(healthy), elapsed, cpu_seconds=cpu)
+
+
+def _call(constructor: Constructor | None) -> Callable[[], nn.Module] | None:
+    if constructor is None:
+        return None
+    build, arguments = constructor
+    return lambda: build(**arguments)
+
+
+def _located(model: nn.Module, found: Finding) -> Finding:
+    """Add file and line of the class of the module where it was measured; torch's own classes have none to change."""
+    names = found.module.split(".") if found.module else []
+    for count in range(len(names), -1, -1):  # the innermost module with a class of the user's
+        try:
+            module = model.get_submodule(".".join(names[:count]))
+            path, line = inspect.getsourcefile(type(module)), inspect.getsourcelines(type(module))[1]
+        except (AttributeError, TypeError, OSError):
+            continue
+        if path and not type(module).__module__.startswith("torch."):
+            return dataclasses.replace(found, location=f"{path}:{line}")
+    return found
 
 
 def _tensor(values: Any, name: str) -> Tensor | None:

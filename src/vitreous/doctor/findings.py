@@ -12,6 +12,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
+from vitreous.doctor.examples import example_diff
 from vitreous.reports.formats import join
 
 Level = Literal["broken", "warning", "note"]
@@ -31,6 +32,9 @@ class Finding:
     measured: str  # includes the number
     why: str  # why it matters
     fix: str
+    diff: str = ""  # the fix as a change of the smallest model that has this fault
+    module: str = ""  # the name of the module it was measured in, "" for the whole model
+    location: str = ""  # file:line of that module's class, where it has a source file
 
 
 @cache
@@ -38,10 +42,10 @@ def explanations() -> dict[str, dict[str, Any]]:
     return tomllib.loads(resources.files("vitreous.doctor").joinpath("findings.toml").read_text(encoding="utf-8"))
 
 
-def finding(id: str, measured: str, *, level: Level | None = None) -> Finding:
+def finding(id: str, measured: str, *, level: Level | None = None, module: str = "") -> Finding:
     """Return a finding with its explanation; `level` overrides the usual one."""
-    explanation = explanations()[id]
-    return Finding(id, level or explanation["level"], measured, explanation["why"], explanation["fix"])
+    known = explanations()[id]
+    return Finding(id, level or known["level"], measured, known["why"], known["fix"], example_diff(id), module)
 
 
 @dataclass(frozen=True)
@@ -59,6 +63,7 @@ class Diagnosis:
     healthy: tuple[str, ...]
     elapsed_seconds: float
     notes: tuple[str, ...] = ()  # on how it was examined
+    cpu_seconds: float = 0.0
 
     @property
     def exit_code(self) -> int:
@@ -69,8 +74,15 @@ class Diagnosis:
         """Return the ids of the findings, of all levels or of those given."""
         return {finding.id for finding in self.findings if finding.level in (levels or LEVELS)}
 
+    def _repr_html_(self) -> str:
+        """Return the findings as a table, for a notebook."""
+        from vitreous.doctor.render import as_html
+
+        return as_html(self)
+
     def as_json(self) -> dict[str, Any]:
-        return {"exit_code": self.exit_code, **asdict(self), "elapsed_seconds": round(self.elapsed_seconds, 2)}
+        seconds = {"elapsed_seconds": round(self.elapsed_seconds, 2), "cpu_seconds": round(self.cpu_seconds, 2)}
+        return {"exit_code": self.exit_code, **asdict(self), **seconds}
 
 
 def quoted(names: Iterable[str]) -> str:

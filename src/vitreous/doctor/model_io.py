@@ -94,9 +94,12 @@ def regions(shape: Shape) -> list[tuple[slice, ...]]:
 
 
 def logits_in(output: Any) -> Tensor:
-    """Return the (B, classes) tensor in a tensor, an object with `.logits`, a dict or a tuple."""
+    """Return the (B, classes) tensor in a tensor, an object with `.logits`, a dict or a tuple.
+
+    A tensor of another shape is flattened; `checks.outputs.not_a_classifier` reports it.
+    """
     if isinstance(output, Tensor):
-        return output if output.ndim == 2 else output.flatten(1) if output.ndim > 2 else output[:, None]
+        return output if output.ndim == 2 else output.flatten(1) if output.ndim > 2 else output.reshape(-1, 1)
     logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
     if isinstance(logits, Tensor):
         return logits_in(logits)

@@ -18,15 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.doctor import model_io
+from vitreous.doctor.attention_ops import AttentionOp, attention_ops
 from vitreous.doctor.findings import NotMeasured
+from vitreous.doctor.graph import Graph
 from vitreous.doctor.model_io import Shape
 from vitreous.doctor.randomness import Deterministic
-from vitreous.doctor.recording import AttentionOp, Recorder, attention_ops, record_forward
+from vitreous.doctor.recording import Recorder, record_forward
 from vitreous.errors import VitreousError
 
 BATCH_SIZE = 32  # large enough to show dependence on the batch, quick on two cores
-TIME_LIMIT_SECONDS = 55.0  # slow checks (overfitting) stop here and are not measured
-SLOW_SECONDS_PER_IMAGE = 0.02  # from here on most checks use fewer images, to stay under a minute
+CPU_SECONDS = 30.0  # of CPU time: slow checks (overfitting) stop here and are not measured
+SLOW_SECONDS_PER_IMAGE = 0.02  # from here on most checks use fewer images
+BATCH_SIZES = (2, 1, 4, 8, 16, 32, 64, 100, 128)  # tried in this order until the model runs
 
 # --- tensors of a model --------------------------------------------------------------------------------------
 
@@ -66,6 +69,11 @@ def _restored(model: nn.Module) -> Iterator[None]:
     for module in model.modules():
         members = {key: dict(vars(module)[key]) for key in ("_parameters", "_buffers", "_modules")}
         attributes.append((module, dict(vars(module)), members))
+    # caches: some models keep tensors in a dict or a list
+    plain = [
+        value for module in model.modules() for key, value in vars(module).items() if key not in _MODULE_ATTRIBUTES
+    ]
+    containers = [(value, copy.copy(value)) for value in plain if type(value) in (dict, list)]
     candidates = [*model.parameters(), *model.buffers(), *unregistered_tensors(model).values()]
     leaves = [tensor for tensor in candidates if tensor.is_leaf and not tensor.is_inference()]
     values = [(tensor, tensor.detach().clone(), tensor.requires_grad, tensor.grad) for tensor in leaves]
@@ -78,6 +86,9 @@ def _restored(model: nn.Module) -> Iterator[None]:
             for key, member in members.items():
                 vars(module)[key].clear()
                 vars(module)[key].update(member)
+        for container, content in containers:
+            container.clear()
+            container.update(content) if isinstance(container, dict) else container.extend(content)
         for tensor, value, requires_grad, grad in values:
             tensor.requires_grad_(requires_grad)
             tensor.data.copy_(value)
@@ -86,14 +97,16 @@ def _restored(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def randomise_parameters(model: nn.Module, seed: int) -> None:
-    """Give every parameter a random value of a sensible size.
+    """Give every parameter that training can change a random value of a sensible size.
 
     Fresh models hide faults: a zero head gives every image the same logits, layer scales of 1e-5 disable whole blocks.
-    Matrices preserve the variance of their input (1 / fan-in), vectors change by 0.2 around their value.
+    Matrices preserve the variance of their input (1 / fan-in), vectors change by 0.2 around their value. Frozen
+    parameters keep their values (a position table frozen at zero stays zero), unless all are frozen.
     """
     generator = torch.Generator().manual_seed(seed)
+    trainable = any(parameter.requires_grad for parameter in model.parameters())
     for parameter in model.parameters():
-        if not parameter.is_floating_point():
+        if not parameter.is_floating_point() or (trainable and not parameter.requires_grad):
             continue
         noise = torch.randn(parameter.shape, generator=generator).to(parameter.device, parameter.dtype)
         if parameter.ndim <= 1:
@@ -115,6 +128,8 @@ def looks_fresh(model: nn.Module) -> bool | None:
     return initial if norms else None
 
 
+Constructor = tuple[Callable[..., nn.Module], dict[str, Any]]
+
 # --- the model -----------------------------------------------------------------------------------------------
 
 
@@ -130,10 +145,13 @@ class ModelUnderTest:
     num_classes: int  # 0: as many as the model has outputs
     fresh: bool | None
     factory: Callable[[], nn.Module] | None
+    constructor: Constructor | None  # to build it with other arguments
     seed: int
 
     def __post_init__(self) -> None:
-        self.deadline = time.monotonic() + TIME_LIMIT_SECONDS
+        # CPU time, not wall time: other processes must not decide what is measured
+        self.deadline = time.thread_time() + CPU_SECONDS
+        self.refusals: dict[int, str] = {}  # batch size → the error it raises
         try:
             self.model = copy.deepcopy(self.original)
         except Exception:  # some models hold objects that cannot be copied; `borrowed` restores the original
@@ -141,12 +159,15 @@ class ModelUnderTest:
         self.device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
         self.images = self._find_inputs()  # normalised, channels first
         self.shape: Shape = tuple(self.images.shape[1:])
+        few = self.images if self.fixed_batch_size else self.images[:2]
         with self.borrowed() as model:
-            start = time.thread_time()  # not wall time: other processes must not change what is measured
-            outputs = self.outputs(model, self.images[:2])
-            slow = (time.thread_time() - start) / 2 > SLOW_SECONDS_PER_IMAGE
-        self.batch = self.images[: 8 if slow else BATCH_SIZE]
-        self.num_recorded = 2 if slow else 3  # images in a recording, which keeps every tensor
+            start = time.thread_time()
+            outputs = self.outputs(model, few)
+            slow = (time.thread_time() - start) / len(few) > SLOW_SECONDS_PER_IMAGE
+        self.is_slow = slow
+        self.batch = self.images if self.fixed_batch_size else self.images[: 8 if slow else BATCH_SIZE]
+        #: images in a recording, which keeps every tensor
+        self.num_recorded = self.fixed_batch_size or (2 if slow else 3)
         with self.borrowed(randomised=True) as model:
             self.output_kind = model_io.kind_of(self.outputs(model, self.batch))
         self.num_classes = self.num_classes or max(outputs.shape[1], 2)
@@ -167,15 +188,12 @@ class ModelUnderTest:
                 images = images.permute(0, 3, 1, 2)
             if not images.is_floating_point() or images.abs().max() > 16 or not torch.isfinite(images).all():
                 images = model_io.standardised(torch.nan_to_num(images.float(), 0, 0, 0))
-            images = images.to(self.device, torch.float32).contiguous()
-            self._require_accepted(images[:2])
-            return images
+            return self._accepted(images.to(self.device, torch.float32).contiguous())
         shapes = model_io.candidate_shapes(self.model) if self.input_shape is None else [self.input_shape]
         for shape in shapes:
             images = model_io.synthetic_inputs(64, shape, self.generator()).to(self.device)
             try:
-                self._require_accepted(images[:2])
-                return images
+                return self._accepted(images)
             except VitreousError:
                 if self.input_shape is not None:
                     raise
@@ -183,17 +201,29 @@ class ModelUnderTest:
             "The model accepts none of the common input shapes; give its shape: --input-shape 1,28,28 (or images=...)"
         )
 
-    def _require_accepted(self, images: Tensor) -> None:
-        try:
-            with self.borrowed() as model:
-                self.outputs(model, images)
-        except NotMeasured as error:
-            raise VitreousError(f"{error}; the doctor examines classifiers") from None
-        except Exception as error:
-            raise VitreousError(
-                f"The model does not accept inputs of shape {tuple(images.shape)}: {type(error).__name__}: {error};"
-                " give its shape: --input-shape 1,28,28 (or images=...)"
-            ) from None
+    def _accepted(self, images: Tensor) -> Tensor:
+        """Return the images, or as many of them as the model takes at once if it takes only one batch size."""
+        self.fixed_batch_size, self.refusals = 0, {}
+        hints = {len(tensor) for tensor in [*self.model.parameters(), *unregistered_tensors(self.model).values()]
+                 if tensor.ndim == 3 and 1 < len(tensor) <= 256}  # fmt: skip
+        for size in dict.fromkeys((2, 1, *sorted(hints), *BATCH_SIZES)):
+            some = images.repeat(-(-size // len(images)), *[1] * (images.ndim - 1))[:size]
+            try:
+                with self.borrowed() as model:
+                    self.outputs(model, some)
+            except NotMeasured as error:
+                raise VitreousError(f"{error}; the doctor examines classifiers") from None
+            except Exception as error:
+                self.refusals[size] = f"{type(error).__name__}: {error}".splitlines()[0]
+                continue
+            if size == 2:
+                return images
+            self.fixed_batch_size = size
+            return some
+        raise VitreousError(
+            f"The model does not accept inputs of shape {(2, *images.shape[1:])}: {self.refusals[2]};"
+            " give its shape: --input-shape 1,28,28 (or images=...)"
+        )
 
     @cached_property
     def labels(self) -> Tensor:
@@ -247,6 +277,20 @@ class ModelUnderTest:
             raise NotMeasured("the model's outputs are not finite")
         return model_io.max_moved(first, second) < 1e-6
 
+    @cached_property
+    def change_by_other_images(self) -> tuple[float, float]:
+        """The largest change of an output when all images are replaced, and the largest output; random parameters."""
+        self.require_repeatable()
+        with self.borrowed(randomised=True) as model:
+            outputs = self.outputs(model, self.batch)
+            others = self.outputs(model, self.synthetic_inputs(len(self.batch), offset=11))
+        return float((others - outputs).abs().max()), float(outputs.abs().max())
+
+    @property
+    def ignores_image(self) -> bool:
+        changed, size = self.change_by_other_images
+        return changed <= 1e-6 * size  # float noise of a batched product is 1e-7 of the values
+
     # --- recording it
 
     def record(self, images: Tensor, *, randomised: bool = False) -> Recorder:
@@ -257,6 +301,19 @@ class ModelUnderTest:
     def recording(self) -> Recorder:
         """A few images through the model as it is."""
         return self.record(self.images[: self.num_recorded])
+
+    @cached_property
+    def graph(self) -> Graph:
+        return Graph(self.recording)
+
+    @property
+    def is_late(self) -> bool:
+        return time.thread_time() >= self.deadline
+
+    @property
+    def is_far_too_late(self) -> bool:
+        """Whether even quick checks have to be left out; large models need more than `CPU_SECONDS` for those."""
+        return time.thread_time() >= self.deadline + 3 * CPU_SECONDS
 
     @cached_property
     def attention(self) -> list[AttentionOp]:

@@ -1,14 +1,13 @@
-"""A record of every tensor operation in a forward pass, and the attention and linear layers found in it.
+"""A record of every tensor operation in a forward pass, as a graph that can be walked back.
 
 The recorder works below autograd, where composite functions have been decomposed into a few primitive operations.
 `nn.MultiheadAttention`, `F.scaled_dot_product_attention`, einsum and hand-written attention all look the same there:
 product, softmax, product.
-
-Shapes: G groups (images × heads) of Q queries and S keys, K head width.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,6 +18,8 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves
 
+from vitreous.doctor.findings import NotMeasured
+from vitreous.doctor.model_io import logits_in
 from vitreous.doctor.randomness import Deterministic
 
 
@@ -29,7 +30,9 @@ class Node:
     op: str
     tensor: Tensor
     parents: tuple[Node, ...] = ()
+    function: Any = None  # the operator, to apply it to other tensors
     arguments: tuple[Any, ...] = ()
+    result: int = 0  # which of the operator's results this is
     options: dict[str, Any] = field(default_factory=dict)
     module: str = ""  # the innermost module being executed
     name: str = ""  # leaves: the name of the parameter, buffer or plain tensor
@@ -43,6 +46,12 @@ VIEWS = frozenset([
     "view", "_unsafe_view", "reshape", "_reshape_alias", "transpose", "permute", "t", "expand", "squeeze", "unsqueeze",
     "slice", "select", "alias", "detach", "clone", "unbind", "split", "split_with_sizes", "unsafe_split", "_to_copy",
     "as_strided", "lift_fresh",
+])  # fmt: skip
+
+#: Operations that read nothing but the shape of their argument.
+SHAPE_ONLY = frozenset([
+    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like", "new_zeros", "new_ones",
+    "new_empty", "new_full",
 ])  # fmt: skip
 
 
@@ -62,11 +71,13 @@ class Recorder(Deterministic):
         super().__init__()
         self.nodes: list[Node] = []
         self.executing = [""]  # the names of the modules being executed, the innermost last
+        self.output: Node | None = None  # the logits
         self._leaves = leaves  # storage address → (kind, name)
         self._node_at: dict[tuple[Any, ...], Node] = {}
-        self._written_from_input: set[int] = set()  # storages into which the input was copied, in whole or in part
+        self._writes: dict[int, list[Node]] = {}  # storage → what was written into it in place
+        self._num_seen: dict[tuple[Any, ...], int] = {}  # location → how many of those writes its node includes
 
-    def _node_of(self, tensor: Tensor) -> Node:
+    def node_of(self, tensor: Tensor) -> Node:
         location = _location(tensor)
         if location not in self._node_at:
             kind, name = self._leaves.get(location[0], ("constant", ""))
@@ -74,30 +85,37 @@ class Recorder(Deterministic):
             self._node_at[location] = Node(
                 "leaf", tensor, name=name, kind=kind, from_input=from_input, from_parameter=from_parameter
             )
-        node = self._node_at[location]
-        node.from_input = node.from_input or location[0] in self._written_from_input
+        writes, seen = self._writes.get(location[0], []), self._num_seen.get(location, 0)
+        if len(writes) > seen:  # another view of this memory was written to since
+            self._node_at[location] = self._add("written", tensor, (self._node_at[location], *writes[seen:]))
+            self._num_seen[location] = len(writes)
+        return self._node_at[location]
+
+    def _add(self, op: str, tensor: Tensor, parents: tuple[Node, ...], **known: Any) -> Node:
+        node = Node(
+            op,
+            tensor,
+            parents,
+            module=self.executing[-1],
+            from_input=op not in SHAPE_ONLY and any(parent.from_input for parent in parents),
+            from_parameter=op not in SHAPE_ONLY and any(parent.from_parameter for parent in parents),
+            **known,
+        )
+        self.nodes.append(node)
         return node
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        parents = tuple(self._node_of(tensor) for tensor in _tensors_in((args, kwargs)))
+        parents = tuple(self.node_of(tensor) for tensor in _tensors_in((args, kwargs)))
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        from_input = any(parent.from_input for parent in parents)
-        if func._schema.is_mutable and from_input:
-            self._written_from_input.add(parents[0].tensor.untyped_storage().data_ptr())
-        for tensor in _tensors_in(result):
-            node = Node(
-                op=func.overloadpacket.__name__.rstrip("_"),
-                tensor=tensor,
-                parents=parents,
-                arguments=args,
-                options=kwargs,
-                module=self.executing[-1],
-                from_input=from_input,
-                from_parameter=any(parent.from_parameter for parent in parents),
-            )
-            self._node_at[_location(tensor)] = node
-            self.nodes.append(node)
+        op = func.overloadpacket.__name__.rstrip("_")
+        for index, tensor in enumerate(_tensors_in(result)):
+            node = self._add(op, tensor, parents, function=func, arguments=args, options=kwargs, result=index)
+            location = _location(tensor)
+            self._node_at[location] = node
+            if func._schema.is_mutable and index == 0:
+                self._writes.setdefault(location[0], []).append(node)
+            self._num_seen[location] = len(self._writes.get(location[0], []))
         return result
 
 
@@ -122,7 +140,9 @@ def record_forward(model: nn.Module, inputs: Tensor, plain: dict[str, Tensor]) -
             hooks.callback(enter.remove)
             hooks.callback(module.register_forward_hook(leave, always_call=True).remove)
         with sdpa_kernel(SDPBackend.MATH), recorder:
-            model(inputs)
+            output = model(inputs)
+    with contextlib.suppress(NotMeasured):
+        recorder.output = recorder.node_of(logits_in(output))
     return recorder
 
 
@@ -176,110 +196,3 @@ def _constant_value(other: Any) -> float | None:
         low, high = other.tensor.min().item(), other.tensor.max().item()
         return float(low) if low == high else None
     return None
-
-
-# --- attention and linear layers -----------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class ScoreProduct:
-    """The product q·k of queries (G, Q, K) and keys (G, K, S) from which the logits are computed."""
-
-    query: Tensor
-    key: Tensor
-    key_node: Node
-    scale: float  # the factor between q·k and the logits; NaN if learned
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class AttentionOp:
-    """One attention: weights (G, Q, S) times values (G, S, K)."""
-
-    module: str
-    weights: Tensor
-    values: Tensor
-    logits: Tensor  # the input of the softmax
-    softmax_dim: int
-    scores: ScoreProduct | None  # None if the logits are not computed from a product q·k
-
-
-def attention_ops(recorder: Recorder) -> list[AttentionOp]:
-    """Return every softmax whose result is multiplied with other activations (unlike a softmax over the classes)."""
-    found: list[AttentionOp] = []
-    seen: set[int] = set()
-    for node in recorder.nodes:
-        if node.op not in ("mm", "bmm") or not all(parent.from_input for parent in node.parents):
-            continue
-        for position, operand in enumerate(node.parents):
-            softmax, _ = unscaled(operand)
-            if softmax.op not in ("_softmax", "_safe_softmax") or id(softmax) in seen:
-                continue
-            seen.add(id(softmax))
-            weights, values = operand.tensor, node.parents[1 - position].tensor
-            if position == 1:  # values @ weights: transpose both, so that the summed axis is S
-                weights, values = weights.mT, values.mT
-            if weights.ndim == 2:
-                weights, values = weights[None], values[None]
-            logits = softmax.parents[0]
-            found.append(
-                AttentionOp(
-                    module=softmax.module,
-                    weights=weights,
-                    values=values,
-                    logits=logits.tensor,
-                    softmax_dim=softmax.arguments[1] % softmax.tensor.ndim,
-                    scores=_score_product(logits, 1.0),
-                )
-            )
-    return found
-
-
-def _score_product(node: Node, scale: float, depth: int = 0) -> ScoreProduct | None:
-    """Walk from the softmax's input back to the product q·k, past scaling, biases and masks."""
-    node, factor = unscaled(node)
-    scale *= factor
-    if node.op in ("mm", "bmm", "baddbmm"):
-        query, key = node.parents[-2:]
-        if not (query.from_input and key.from_input):
-            return None  # a product with a parameter is a linear layer
-        (_, query_factor), (key_node, key_factor) = unscaled(query), unscaled(key)
-        scale *= float(node.options.get("alpha", 1)) * query_factor * key_factor
-        return ScoreProduct(query.tensor, key.tensor, key_node, scale)
-    if node.op in ("add", "sub", "masked_fill", "where", "clamp", "nan_to_num") and depth < 8:
-        for parent in node.parents:
-            if parent.from_input and (found := _score_product(parent, scale, depth + 1)) is not None:
-                return found
-    return None
-
-
-@dataclass(frozen=True, eq=False)
-class LinearOp:
-    """One application of a linear layer: a product of data with a parameter."""
-
-    weight: str
-    in_features: int
-    out_features: int
-    data: Node
-
-
-def linear_op(node: Node) -> LinearOp | None:
-    if node.op not in ("mm", "bmm", "baddbmm", "addmm"):
-        return None
-    data, matrix = node.parents[-2:]
-    leaf = without_views(matrix)
-    if not data.from_input or matrix.from_input or leaf.kind != "parameter":
-        return None
-    in_features, out_features = matrix.tensor.shape[-2:]
-    return LinearOp(leaf.name, in_features, out_features, data)
-
-
-def linear_feeding(node: Node) -> LinearOp | None:
-    """Return the linear layer whose output `node` is, with only views (and the layer's own bias) in between."""
-    node = without_views(node)
-    if node.op == "add":
-        leaves = [without_views(parent) for parent in node.parents]
-        data = [parent for parent in node.parents if parent.from_input]
-        if sum(leaf.kind == "parameter" and leaf.tensor.ndim == 1 for leaf in leaves) != 1 or len(data) != 1:
-            return None
-        node = without_views(data[0])
-    return linear_op(node)

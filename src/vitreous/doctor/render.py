@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from html import escape
 from typing import TextIO
 
 from rich.console import Console
@@ -39,14 +40,32 @@ def _lines(diagnosis: Diagnosis, title: str) -> Iterator[Text]:
         yield Text.assemble(
             (finding.level, _COLOURS[finding.level]), " ", (finding.id, "bold"), f": {finding.measured}"
         )
+        if finding.location:
+            yield Text(f"  at: {finding.location}", style="dim")
         yield Text(f"  why: {finding.why}", style="dim")
         yield Text.assemble(("  fix: ", "green"), finding.fix)
+        if finding.diff:
+            yield Text(f"  example: vitreous doctor --explain {finding.id}", style="dim")
         yield Text()
     for unmeasured in diagnosis.not_measured:
         yield Text.assemble(("not measured ", "magenta"), unmeasured.id, (f": {unmeasured.reason}", "dim"))
     if diagnosis.healthy:
         yield Text.assemble(("in order: ", "green"), (", ".join(diagnosis.healthy), "dim"))
     yield Text(_summary(diagnosis), style="bold")
+
+
+def as_html(diagnosis: Diagnosis) -> str:
+    """Return the findings as an HTML table, the worst first."""
+    rows = [
+        f"<tr><td>{escape(found.level)}</td><td><code>{escape(found.id)}</code></td>"
+        f"<td>{escape(found.measured)}<br><small>{escape(found.why)}</small></td>"
+        f"<td>{escape(found.fix)}{f'<pre>{escape(found.diff)}</pre>' if found.diff else ''}"
+        f"<small>{escape(found.location)}</small></td></tr>"
+        for found in sorted(diagnosis.findings, key=lambda found: LEVELS.index(found.level))
+    ]
+    head = "<tr><th>level</th><th>finding</th><th>measured</th><th>fix</th></tr>"
+    table = f"<table>{head}{''.join(rows)}</table>" if rows else ""
+    return f"{table}<p>{escape(_summary(diagnosis))}</p>"
 
 
 def _summary(diagnosis: Diagnosis) -> str:

@@ -1,9 +1,10 @@
-"""`vitreous doctor TARGET`: a preset, a run, or `package.module:callable` returning any `nn.Module`."""
+"""`vitreous doctor TARGET`: a preset, a run, `path/to/model.py:ViT`, or `package.module:callable`."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 import math
 import re
 import sys
@@ -19,9 +20,10 @@ from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.doctor.diagnosis import diagnose
 from vitreous.doctor.findings import Diagnosis
+from vitreous.doctor.model_file import build, load_from_file
 from vitreous.errors import ConfigError, DataError, VitreousError, quoted
 from vitreous.hardware import prepare, require_memory
-from vitreous.models import build
+from vitreous.models import build as build_model
 from vitreous.reports.formats import by, join
 from vitreous.runs import Run, is_run, load_run_data
 
@@ -29,9 +31,16 @@ _MAX_PIXELS = 2**28  # 1 GB of float32: all of MNIST and CIFAR-10, a sample of l
 
 
 def diagnose_target(
-    target: str, *, data: str | None = None, input_shape: str | None = None, seed: int = 0
+    target: str,
+    *,
+    data: str | None = None,
+    input_shape: str | None = None,
+    arguments: str | None = None,
+    seed: int = 0,
 ) -> Diagnosis:
     """Diagnose the model that `target` names, with its own data (a run) or those given.
+
+    `arguments` is a JSON object for the constructor of a model in a Python file or module.
 
     A run whose own data are unavailable, or changed, is examined on synthetic inputs, without the data checks.
     """
@@ -39,50 +48,65 @@ def diagnose_target(
     notes: tuple[str, ...] = ()
     if data is not None and input_shape is not None:
         raise ConfigError("--data and --input-shape were both given; the data have their own shape")
+    shape = None if input_shape is None else _parse_shape(input_shape)
+    given = _parse_arguments(arguments)
+    if given and (is_run(target) or target in PRESETS):
+        raise ConfigError(f"--args is for a model in a Python file; {target} has its own configuration")
     if is_run(target):
         run = Run.open(target)
-        model, arguments = run.load_model(), _config_arguments(run.config.model) | {"fresh": False}
+        model, known = run.load_model(), _config_arguments(run.config.model) | {"fresh": False}
         try:
-            arguments |= _data_arguments(load_run_data(run, data), run.preprocessing)
+            known |= _data_arguments(load_run_data(run, data), run.preprocessing)
         except DataError as error:
             if data is not None:
                 raise
             notes = (f"examined on synthetic inputs, without its data: {error}",)
     else:
-        model, arguments = target_model(target, seed)
+        model, known = target_model(target, seed, given, shape)
+        if "constructor" in known:
+            sizes = {
+                key: value for key, value in known["constructor"][1].items() if isinstance(value, int | float | str)
+            }
+            notes = (f"built with {sizes}",) if sizes else ()
         if data is not None:
             base = preset(target).data if target in PRESETS else DataConfig()
             dataset = load_dataset(base.replace(name=data))
-            arguments |= _data_arguments(dataset, Preprocessing.for_dataset(dataset))
-    if input_shape is not None:
-        arguments["input_shape"] = _parse_shape(input_shape)
-    return dataclasses.replace(diagnose(model, **arguments, seed=seed), notes=notes)
+            known |= _data_arguments(dataset, Preprocessing.for_dataset(dataset))
+    if shape is not None:
+        known["input_shape"] = shape
+    return dataclasses.replace(diagnose(model, **known, seed=seed), notes=notes)
 
 
-def target_model(target: str, seed: int = 0) -> tuple[nn.Module, dict[str, Any]]:
+def target_model(
+    target: str, seed: int = 0, given: dict[str, Any] | None = None, input_shape: tuple[int, ...] | None = None
+) -> tuple[nn.Module, dict[str, Any]]:
     """Build the model that `target` names from `seed`; return it with further arguments for `diagnose`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if (file := re.fullmatch(r"(.+\.py)(?::(\w+))?", target)) is not None:
+            return build(target, load_from_file(Path(file[1]), file[2] or ""), given or {}, input_shape)
         if ":" in target:
-            return _import_model(target)
+            return _import_model(target, given or {}, input_shape)
         if target not in PRESETS:
             raise VitreousError(
-                f"{target!r} is neither a preset ({', '.join(PRESETS)}) nor package.module:callable, as in"
-                " my_models.vit:make_model"
+                f"{target!r} is neither a preset ({', '.join(PRESETS)}) nor path/to/model.py:ViT nor"
+                " package.module:callable, as in my_models.vit:make_model"
             )
         config = preset(target).model
-        return build(config), _config_arguments(config) | {"fresh": True}
+        return build_model(config), _config_arguments(config) | {"fresh": True}
 
 
 def _config_arguments(config: Any) -> dict[str, Any]:
     return {
-        "factory": lambda: build(config),
+        "factory": lambda: build_model(config),
         "input_shape": (config.channels, *config.image_size),
         "num_classes": config.num_classes,
     }
 
 
-def _import_model(target: str) -> tuple[nn.Module, dict[str, Any]]:
+def _import_model(
+    target: str, given: dict[str, Any], input_shape: tuple[int, ...] | None
+) -> tuple[nn.Module, dict[str, Any]]:
     module_name, _, path = target.partition(":")
     here = str(Path.cwd())
     sys.path.insert(0, here)  # `python -m` searches the current folder too; an installed command does not
@@ -111,16 +135,7 @@ def _import_model(target: str) -> tuple[nn.Module, dict[str, Any]]:
         return found, {}
     if not path or not callable(found):
         raise VitreousError(f"{target!r} does not name a callable; expected package.module:callable")
-    try:
-        model = found()
-    except Exception as error:
-        raise VitreousError(
-            f"{target!r} could not be called without arguments: {type(error).__name__}: {error}; name a function that"
-            " returns the finished model"
-        ) from error
-    if not isinstance(model, nn.Module):
-        raise VitreousError(f"{target!r} returned a {type(model).__name__}, not an nn.Module")
-    return model, {"factory": found}
+    return build(target, found, given, input_shape)
 
 
 def _data_arguments(dataset: Dataset, preprocessing: Preprocessing) -> dict[str, Any]:
@@ -134,6 +149,18 @@ def _data_arguments(dataset: Dataset, preprocessing: Preprocessing) -> dict[str,
         "labels": dataset.train.labels[chosen],
         "test_images": to_input(dataset.test.batch(slice(most))),
     }
+
+
+def _parse_arguments(text: str | None) -> dict[str, Any]:
+    if text is None:
+        return {}
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"--args is not JSON ({error}); expected an object, as in '{{\"depth\": 3}}'") from None
+    if not isinstance(value, dict):
+        raise ConfigError("--args is not a JSON object; expected one, as in '{\"depth\": 3}'")
+    return value
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
+from vitreous.doctor.attention_ops import AttentionOp, ScoreProduct
+from vitreous.doctor.checks.layout import is_between_channels
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_under_test import ModelUnderTest
-from vitreous.doctor.recording import AttentionOp, ScoreProduct
 from vitreous.reports.formats import number, percent
 
 #: exp(−87.3) = 1.2e-38: below, float32 has only denormal numbers, then zero.
@@ -30,7 +31,18 @@ def scale(tested: ModelUnderTest) -> Iterator[Finding]:
         raise NotMeasured("no product of queries and keys with a fixed scale was observed")
     # 5 %: every mistake seen (no scale, the whole width, the number of tokens) is further off, rounding far less
     wrong = [found for found in measured if abs(found[1] * found[2] ** 0.5 - 1) > 0.05]
-    if wrong:
+    if wrong and all(is_between_channels(tested.graph, op) for op in tested.attention if op.module == wrong[0][0]):
+        raise NotMeasured("attention compares channels, for which there is no usual scale")
+    after = [op for op in tested.attention if abs(op.weight_factor - 1) > 1e-3]  # not where it is learned: NaN
+    if after:
+        yield finding(
+            "attention-scale",
+            f"in {len(after)} of {len(tested.attention)} attentions, first `{after[0].module}`, the weights are"
+            f" multiplied by {number(after[0].weight_factor)} after the softmax, so that those of a token"
+            " sum to that instead of 1; the scale belongs before the softmax.",
+            module=after[0].module,
+        )
+    elif wrong:
         module, factor, head_dim = wrong[0]
         effect = "no scaling at all" if abs(factor - 1) < 1e-6 else f"a head width of {number(factor**-2)}"
         yield finding(
@@ -38,12 +50,15 @@ def scale(tested: ModelUnderTest) -> Iterator[Finding]:
             f"in {len(wrong)} of {len(measured)} attentions, first `{module}`, q·k is multiplied by {number(factor)},"
             f" which corresponds to {effect}; the head width is {head_dim}, so it should be 1/√{head_dim} ="
             f" {number(head_dim**-0.5)}.",
+            module=module,
         )
 
 
 def softmax_axis(tested: ModelUnderTest) -> Iterator[Finding]:
     """Each query's weights, as they enter the product with the values, must sum to 1."""
     wrong = [op for op in tested.attention if not _rows_sum_to_one(op)]
+    # sums below 1 alone: part of the softmax was dropped on purpose (a sink, an extra token)
+    wrong = [op for op in wrong if float(op.weights.sum(-1).max()) > 1 + 1e-3]
     if wrong:
         op, sums = wrong[0], wrong[0].weights.sum(-1)
         yield finding(
@@ -52,15 +67,42 @@ def softmax_axis(tested: ModelUnderTest) -> Iterator[Finding]:
             f" {op.softmax_dim} of a {tuple(op.logits.shape)} tensor, but the product with the values sums over"
             f" another: the weights of a token sum to between {number(float(sums.min()))} and"
             f" {number(float(sums.max()))} instead of 1.",
+            module=op.module,
         )
+
+
+def causal(tested: ModelUnderTest) -> Iterator[Finding]:
+    """No weight on later tokens, or none on earlier ones."""
+    ops = [op for op in tested.attention if op.weights.shape[-1] == op.weights.shape[-2] > 2 and _rows_sum_to_one(op)]
+    if not ops:
+        raise NotMeasured("no attention of three or more tokens to each other was observed")
+    for direction, one_sided in (("later", torch.triu), ("earlier", torch.tril)):
+        masked = [op for op in ops if _is_masked(op.weights, one_sided)]
+        if masked:
+            yield finding(
+                "causal-mask",
+                f"in {len(masked)} of {len(ops)} attentions, first `{masked[0].module}`, all"
+                f" {masked[0].weights.shape[-1]} tokens have weight 0 on {direction} ones: the mask of a language"
+                " model.",
+                module=masked[0].module,
+            )
+            return
+
+
+def _is_masked(weights: Tensor, one_sided: Callable[[Tensor, int], Tensor]) -> bool:
+    """Whether all weights on one side of the diagonal are exactly 0, and those on the other side are not."""
+    sign = 1 if one_sided is torch.triu else -1
+    side, other = one_sided(weights, sign), weights.mT.contiguous()
+    return bool((side == 0).all()) and bool((one_sided(other, sign).count_nonzero() > 0.5 * other.shape[0]).all())
 
 
 def blown_up(tested: ModelUnderTest) -> Iterator[Finding]:
     """Logits so far apart that softmax underflows."""
     worst_share, worst_gap, module = 0.0, 0.0, ""
     for op in tested.attention:
-        logits = op.logits.float()
-        gaps = logits.amax(op.softmax_dim, keepdim=True) - logits
+        is_last = op.softmax_dim == op.logits.ndim - 1
+        logits = (op.unmasked if is_last else op.logits).float()  # masks and biases (Swin's −100) are no scores
+        gaps = logits.amax(-1 if is_last else op.softmax_dim, keepdim=True) - logits
         gaps = gaps[torch.isfinite(gaps) & (gaps < MASKED)]
         share = float((gaps > UNDERFLOW).float().mean())  # NaN without scores, which is not larger
         if share > worst_share:
@@ -72,6 +114,7 @@ def blown_up(tested: ModelUnderTest) -> Iterator[Finding]:
             f"attention logits have blown up: in `{module}` they differ by up to {number(worst_gap)}, and"
             f" {percent(worst_share)} of the weights are below e^−{UNDERFLOW:.0f}, where float32 has only denormals"
             " and zero.",
+            module=module,
         )
 
 
@@ -91,11 +134,12 @@ def collapsed(tested: ModelUnderTest) -> Iterator[Finding]:
             f"attention has collapsed in {len(low)} of {len(ops)} attentions: in `{op.module}` the mean entropy is"
             f" {percent(entropy)} of that of uniform attention; the mean largest weight is"
             f" {number(float(op.weights.amax(-1).mean()))}.",
+            module=op.module,
         )
 
 
 def _rows_sum_to_one(op: AttentionOp) -> bool:
-    return bool(((op.weights.sum(-1) - 1).abs() < 1e-3).all())
+    return not bool(((op.weights.sum(-1) / op.weight_factor - 1).abs() >= 1e-3).any())  # a learned factor: NaN
 
 
 def _relative_entropy(weights: Tensor) -> float:

@@ -10,35 +10,63 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from vitreous.doctor.attention_ops import attention_ops
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_io import max_moved, regions
 from vitreous.doctor.model_under_test import BATCH_SIZE, ModelUnderTest
-from vitreous.doctor.recording import attention_ops
-from vitreous.reports.formats import percent
+from vitreous.reports.formats import join, percent, plural
 
 #: Share of the probability that may move between two equivalent computations. Float32 kernels chosen by batch size
 #: moved 2e-7 in healthy models; the article's ViT moves 0.005 fresh and 0.9 trained.
 SAME_PREDICTION = 1e-4
 
 
+def batch_size(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Any number of images must do, one included."""
+    failures, accepted = dict(tested.refusals), [tested.fixed_batch_size] if tested.fixed_batch_size else [2]
+    if tested.fixed_batch_size or tested.refusals:
+        failures = {size: error for size, error in failures.items() if size <= 8} or failures
+    else:
+        for size in (1, 3, BATCH_SIZE + 1):
+            images = tested.images.repeat(2, *[1] * len(tested.shape))[:size]
+            try:
+                with tested.borrowed() as model:
+                    rows = len(tested.outputs(model, images))
+            except Exception as failed:
+                failures[size] = f"{type(failed).__name__}: {failed}".splitlines()[0]
+            else:
+                if rows != size:
+                    failures[size] = f"{rows} rows of outputs"
+                else:
+                    accepted.append(size)
+    if failures:
+        size, error = next(iter(failures.items()))
+        yield finding(
+            "batch-size",
+            f"the model runs on batches of {join(map(str, accepted), most=4)} but not of"
+            f" {join(map(str, failures), most=4)} ({plural(size, 'image')}: {error}).",
+        )
+
+
 def batch_dependence(tested: ModelUnderTest) -> Iterator[Finding]:
     """Compare the same images in one batch, one by one, and in another order."""
     tested.require_repeatable()
-    batch = tested.images[:BATCH_SIZE]
+    batch = tested.images if tested.fixed_batch_size else tested.images[:BATCH_SIZE]
     if len(batch) < 2:
         raise NotMeasured("at least two images are needed")
     worst, how = SAME_PREDICTION, ""
     for randomised in (False, True):  # a fresh head gives all images (almost) the same logits
         with tested.borrowed(randomised=randomised) as model:
             together = tested.log_probabilities(model, batch)
-            alone = torch.cat([tested.log_probabilities(model, image[None]) for image in tested.batch])
+            each = tested.batch[:0] if tested.fixed_batch_size else tested.batch
+            alone = torch.cat([together[:0], *(tested.log_probabilities(model, image[None]) for image in each)])
             order = torch.randperm(len(batch), generator=tested.generator(1)).to(tested.device)
             permuted = tested.log_probabilities(model, batch[order])[order.argsort()]
         for other, comparison in (
             (alone, f"alone and in a batch of {len(batch)}"),
             (permuted, f"in a batch of {len(batch)} and in the same batch reordered"),
         ):
-            moved = max_moved(together[: len(other)], other)
+            moved = max_moved(together[: len(other)], other) if len(other) else 0.0
             if moved > worst:
                 worst, how = moved, comparison + (" (all parameters randomised)" if randomised else "")
     if how:

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from vitreous.doctor.checks.outputs import activation_on_logits
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.randomness import seed_everything
-from vitreous.reports.formats import number
+from vitreous.reports.formats import number, plural
 
 OVERFIT_STEPS = 200
-OVERFIT_SECONDS = 20.0
+OVERFIT_IMAGES = 32
+OVERFIT_SECONDS = 20.0  # of CPU time
 PATIENCE = 60  # steps without progress after which the next learning rate is tried; the last one gets all steps
+_ADDITIONS = {torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.add_, torch.Tensor.__iadd__}
 LEARNING_RATES = (3e-3, 1e-3, 3e-4)  # small ViTs learn fastest with the first, deep and post-norm ones need the others
 
 
@@ -67,10 +73,14 @@ def cannot_overfit(tested: ModelUnderTest) -> Iterator[Finding]:
     """A model that cannot memorise a few images cannot learn anything else."""
     if tested.fresh is False:
         raise NotMeasured("the model is trained already")
-    count = len(tested.images)
+    count = len(tested.images[:OVERFIT_IMAGES])
     if count < 8:
-        raise NotMeasured(f"only {count} images were given")
-    deadline = min(time.monotonic() + OVERFIT_SECONDS, tested.deadline)
+        raise NotMeasured(f"only {plural(count, 'image')} can be used at once")
+    if any(found.id == "activation-on-logits" for found in activation_on_logits(tested)):
+        raise NotMeasured("the logits are limited by an activation, which includes this")
+    if tested.ignores_image:
+        raise NotMeasured("the output does not depend on the image, which includes this")
+    deadline = min(time.thread_time() + OVERFIT_SECONDS, tested.deadline)
     tried: list[tuple[float, int, float]] = []  # loss, correct predictions, learning rate
     for learning_rate in LEARNING_RATES:
         loss, num_correct = _overfit(tested, learning_rate, deadline)
@@ -93,7 +103,7 @@ def _fits(loss: float, accuracy: float) -> bool:
 
 def _overfit(tested: ModelUnderTest, learning_rate: float, deadline: float) -> tuple[float, int]:
     """Train until the model fits or the steps are used up; return its loss and number of correct predictions."""
-    images, labels = tested.images, tested.labels
+    images, labels = tested.images[:OVERFIT_IMAGES], tested.labels[:OVERFIT_IMAGES]
     with tested.borrowed(training=True) as model:
         seed_everything(tested.seed)
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -102,8 +112,8 @@ def _overfit(tested: ModelUnderTest, learning_rate: float, deadline: float) -> t
         optimizer = torch.optim.AdamW(parameters, lr=learning_rate, weight_decay=0.0)
         first_loss, loss, num_correct = math.inf, math.inf, 0
         for step in range(OVERFIT_STEPS):
-            if time.monotonic() >= deadline:
-                raise NotMeasured(f"there was no time for {OVERFIT_STEPS} steps: a diagnosis takes at most a minute")
+            if time.thread_time() >= deadline:
+                raise NotMeasured(f"{step} of {OVERFIT_STEPS} steps took all the CPU time that a diagnosis may take")
             for group in optimizer.param_groups:
                 group["lr"] = learning_rate * min(1, (step + 1) / 10)
             log_probabilities = tested.log_probabilities(model, images, mode=nullcontext(), grad=True)
@@ -141,25 +151,10 @@ def _through_blocks(tested: ModelUnderTest) -> tuple[list[float], list[float]]:
     over many tokens.
     """
     _require_fresh(tested)
-    with tested.borrowed() as model, ExitStack() as hooks:
-        stacks = [
-            list(module)
-            for module in model.modules()
-            if isinstance(module, nn.ModuleList | nn.Sequential)
-            and len(module) > 1
-            and len({type(child) for child in module}) == 1
-            and any(True for _ in module[0].parameters())
-        ]
-        if not stacks:
-            raise NotMeasured("no stack of equal blocks (nn.ModuleList or nn.Sequential) was found")
-        stack = max(stacks, key=len)
-        outputs: list[Tensor] = []
-        for block in stack:
-            hook = block.register_forward_hook(lambda _module, _inputs, output: outputs.append(_first_tensor(output)))
-            hooks.callback(hook.remove)
-        tested.outputs(model, tested.batch[:8], grad=True)
-        if len(outputs) != len(stack) or len({(output.ndim, output.shape[-1]) for output in outputs}) != 1:
-            raise NotMeasured("the blocks do not run once each, one after the other")
+    with tested.borrowed() as model:
+        outputs = _block_outputs(tested, model) or _residual_sums(tested, model)
+        if len(outputs) < 2:
+            raise NotMeasured("neither a stack of blocks nor residual connections were found")
         if not outputs[-1].requires_grad:
             raise NotMeasured("no gradient passes through the blocks")
         gradients = tested.gradients(outputs[-1], outputs, offset=9)
@@ -167,9 +162,59 @@ def _through_blocks(tested: ModelUnderTest) -> tuple[list[float], list[float]]:
     return sizes, [0.0 if gradient is None else float(gradient.norm()) for gradient in gradients]
 
 
-def _first_tensor(output: object) -> Tensor:
-    if isinstance(output, list | tuple) and output:
-        output = output[0]
-    if not isinstance(output, Tensor):
-        raise NotMeasured("the blocks do not return tensors")
-    return output
+def _few(tested: ModelUnderTest) -> Tensor:
+    return tested.batch if tested.fixed_batch_size else tested.batch[:8]
+
+
+def _block_outputs(tested: ModelUnderTest, model: nn.Module) -> list[Tensor]:
+    """Return the outputs of the longest list of equal modules that run one after the other; empty if there is none.
+
+    Heads in a list all receive the same tensor, so they are no such stack.
+    """
+    longest: list[Tensor] = []
+    for module in model.modules():
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2:
+            continue
+        if len({type(child) for child in module}) > 1 or next(module[0].parameters(), None) is None:
+            continue
+        inputs: list[int] = []
+        outputs: list[Tensor] = []
+
+        def remember(_module: nn.Module, given: tuple[object, ...], output: object,
+                     inputs: list[int] = inputs, outputs: list[Tensor] = outputs) -> None:  # fmt: skip
+            tensor = output[0] if isinstance(output, list | tuple) and output else output
+            if isinstance(tensor, Tensor):
+                inputs.append(id(given[0]) if given else 0)
+                outputs.append(tensor)
+
+        with ExitStack() as hooks:
+            for block in module:
+                hooks.callback(block.register_forward_hook(remember).remove)
+            tested.outputs(model, _few(tested), grad=True)
+        in_turn = len(outputs) == len(module) == len(set(inputs))
+        if in_turn and len({(output.ndim, output.shape[-1]) for output in outputs}) == 1:
+            longest = max(longest, outputs, key=len)
+    return longest
+
+
+class _Sums(TorchFunctionMode):
+    """Keeps every sum of two activations of the same shape: the stream of a residual network."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Tensor] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func in _ADDITIONS and all(isinstance(a, Tensor) and a.requires_grad for a in args):
+            one, two = args
+            self.found += [result] if one.shape == two.shape and result.ndim == 3 else []
+        return result
+
+
+def _residual_sums(tested: ModelUnderTest, model: nn.Module) -> list[Tensor]:
+    """Return the residual sums of the most frequent shape, in order."""
+    with _Sums() as sums:
+        tested.outputs(model, _few(tested), grad=True)
+    shapes = Counter(tuple(total.shape) for total in sums.found)
+    return [total for total in sums.found if tuple(total.shape) == shapes.most_common(1)[0][0]]

@@ -7,12 +7,20 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from vitreous.doctor.findings import Finding, Level, finding, quoted
-from vitreous.doctor.model_io import kind_of, max_moved
-from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.doctor.attention_ops import linear_feeding, linear_op
+from vitreous.doctor.findings import Finding, Level, NotMeasured, finding, quoted
+from vitreous.doctor.graph import Graph, is_dropped, origin
+from vitreous.doctor.model_io import kind_of, logits_in, max_moved
+from vitreous.doctor.model_under_test import ModelUnderTest, unregistered_tensors
 from vitreous.doctor.randomness import DROPOUT, Deterministic, seed_everything
-from vitreous.doctor.recording import linear_feeding, linear_op
-from vitreous.reports.formats import percent, plural
+from vitreous.doctor.recording import VIEWS, Node, record_forward, without_views
+from vitreous.reports.formats import number, percent, plural
+
+#: Operation → its name. Sigmoid and softmax have findings of their own.
+_ACTIVATIONS = {
+    "relu": "ReLU", "gelu": "GELU", "tanh": "tanh", "silu": "SiLU", "elu": "ELU", "leaky_relu": "LeakyReLU",
+    "hardtanh": "a clipped linear unit", "softplus": "softplus", "mish": "Mish", "clamp_min": "ReLU",
+}  # fmt: skip
 
 
 def not_finite(tested: ModelUnderTest) -> Iterator[Finding]:
@@ -23,6 +31,50 @@ def not_finite(tested: ModelUnderTest) -> Iterator[Finding]:
     if share:
         yield finding(
             "outputs-not-finite", f"{percent(share)} of the outputs for {len(tested.batch)} images are NaN or infinite."
+        )
+
+
+def not_a_classifier(tested: ModelUnderTest) -> Iterator[Finding]:
+    """One row of class scores per image."""
+    images = tested.images if tested.fixed_batch_size else tested.images[:3]
+    with tested.borrowed() as model, torch.no_grad(), Deterministic():
+        output = model(images)
+    shape = tuple(output.shape) if isinstance(output, torch.Tensor) else tuple(logits_in(output).shape)
+    shape = shape[:2] if set(shape[2:]) == {1} else shape
+    if len(shape) > 2 or shape[:1] != (len(images),) or not any(True for _ in tested.model.parameters()):
+        yield finding(
+            "not-a-classifier",
+            f"for {plural(len(images), 'image')} of shape {tested.shape} the output has the shape {shape}, from"
+            f" {plural(sum(parameter.numel() for parameter in tested.model.parameters()), 'parameter')}; a classifier"
+            " returns one row of scores per image.",
+        )
+
+
+def activation_on_logits(tested: ModelUnderTest) -> Iterator[Finding]:
+    """The last operation must be the linear layer: what comes after it limits the logits."""
+    output = tested.recording.output
+    if output is None:
+        raise NotMeasured("the logits could not be found in the recording")
+    last = origin(output)
+    if last.op in _ACTIVATIONS and linear_feeding(last.parents[0]) is not None:
+        with tested.borrowed(randomised=True) as model:
+            outputs = tested.outputs(model, tested.batch)
+        yield finding(
+            "activation-on-logits",
+            f"the logits pass through {_ACTIVATIONS[last.op]}: with all parameters randomised, {outputs.numel()}"
+            f" outputs lie between {number(float(outputs.min()))} and {number(float(outputs.max()))}, and"
+            f" {percent(float((outputs == 0).float().mean()))} of them are exactly 0.",
+            module=last.module,
+        )
+    with tested.borrowed(training=True) as model:
+        training = record_forward(model, tested.images[: tested.num_recorded], unregistered_tensors(model))
+    last = without_views(training.output) if training.output is not None else output
+    if is_dropped(last):
+        yield finding(
+            "dropout-on-logits",
+            f"in training mode dropout is the last operation: it sets some of the {last.tensor.shape[-1]} logits to 0"
+            " at random.",
+            module=last.module,
         )
 
 
@@ -57,7 +109,9 @@ def linear_after_linear(tested: ModelUnderTest) -> Iterator[Finding]:
     """A linear layer's output that enters another linear layer through views only, in a recorded forward pass."""
     pairs: dict[Level, dict[tuple[str, str], tuple[int, int, int]]] = {"warning": {}, "note": {}}
     for node in tested.recording.nodes:
-        if (second := linear_op(node)) and (first := linear_feeding(second.data)):
+        second = linear_op(node)
+        first = linear_feeding(second.data) if second else None
+        if first and second and _feeds_only(tested.graph, first.output, second.weight):
             widths = first.in_features, first.out_features, second.out_features
             # through a bottleneck (LoRA, factorised layers) two linear layers save parameters: maybe on purpose
             level: Level = "note" if widths[1] < min(widths[0], widths[2]) else "warning"
@@ -73,6 +127,18 @@ def linear_after_linear(tested: ModelUnderTest) -> Iterator[Finding]:
                 f" {into * out:,}.",
                 level=level,
             )
+
+
+def _feeds_only(graph: Graph, node: Node, weight: str) -> bool:
+    """Whether nothing else reads this output; one that is also a skip connection cannot be merged with a layer."""
+    for child in graph.children.get(id(node), []):
+        linear = linear_op(child)
+        is_bias = child.op == "add" and any(without_views(parent).tensor.ndim == 1 for parent in child.parents)
+        if linear is not None and linear.weight == weight:
+            continue
+        if not ((child.op in VIEWS or is_bias) and _feeds_only(graph, child, weight)):
+            return False
+    return True
 
 
 def _layer(weight: str) -> str:

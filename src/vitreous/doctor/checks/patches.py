@@ -11,13 +11,25 @@ from torch import Tensor
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_io import is_image, max_moved, total_variation
 from vitreous.doctor.model_under_test import ModelUnderTest
-from vitreous.reports.formats import percent, plural
+from vitreous.reports.formats import number, percent, plural
+
+
+def image_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Different images must get different outputs."""
+    changed, size = tested.change_by_other_images
+    if tested.ignores_image:
+        yield finding(
+            "image-ignored",
+            f"with all parameters randomised, {len(tested.batch)} other images change the outputs (up to"
+            f" {number(size)}) by {changed:.0e}: the image does not reach the output.",
+        )
 
 
 def without_influence(tested: ModelUnderTest) -> Iterator[Finding]:
     """Pixels inside the image (or whole patches) that no output depends on."""
+    _require_sight(tested)
     dead = _dead_inputs(tested)
-    if is_image(tested.shape):
+    if is_image(tested.shape) and _is_remainder(tested, dead):
         dead = dead & ~_border(dead)[2]
     if not dead.any() or _still_matters(tested, dead):
         return
@@ -40,9 +52,10 @@ def border_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
     """Rows at the bottom or columns at the right that the model ignores."""
     if not is_image(tested.shape):
         raise NotMeasured("the input is already split into patches")
+    _require_sight(tested)
     dead = _dead_inputs(tested)
     bottom, right, border = _border(dead)
-    if dead.all() or not border.any() or _still_matters(tested, border):
+    if not border.any() or not _is_remainder(tested, dead) or _still_matters(tested, border):
         return
     lost = [f"the last {plural(count, axis)}" for count, axis in ((bottom, "row"), (right, "column")) if count]
     yield finding(
@@ -54,8 +67,8 @@ def border_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
 
 def order_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
     """Shuffle blocks of the image: the outputs of a model with positions change."""
-    tested.require_repeatable()
-    batch = tested.batch[:16]
+    _require_sight(tested)
+    batch = tested.batch if tested.fixed_batch_size else tested.batch[:8]
     with tested.borrowed(randomised=True) as model:
         original = tested.log_probabilities(model, batch)
         between_images = float(total_variation(original, original.roll(1, 0)).mean())
@@ -74,6 +87,23 @@ def order_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
                     " randomised).",
                 )
                 return
+
+
+def _require_sight(tested: ModelUnderTest) -> None:
+    if tested.ignores_image:
+        raise NotMeasured("the output does not depend on the image at all, which includes this")
+
+
+def _is_remainder(tested: ModelUnderTest, dead: Tensor) -> bool:
+    """Whether the ignored border is narrower than a patch: what is left when patches do not divide the image.
+
+    The patch size is the stride of the first convolution; without one, a border of up to a quarter counts.
+    """
+    bottom, right, _ = _border(dead)
+    strides = [node.arguments[3] for node in tested.recording.nodes if node.op == "convolution" and node.from_input]
+    tall, wide = strides[0] if strides and len(strides[0]) == 2 and max(strides[0]) > 1 else (
+        -(-dead.shape[0] // 4), -(-dead.shape[1] // 4))  # fmt: skip
+    return bottom < tall and right < wide
 
 
 def _dead_inputs(tested: ModelUnderTest) -> Tensor:
@@ -112,7 +142,7 @@ def _block_sizes(tested: ModelUnderTest) -> list[int]:
     """Return the sides of the blocks to shuffle; 0 stands for the patches of an input that is already patches.
 
     The model's patch size is unknown here. A model blind to the order of P×P patches is also blind to that of larger
-    blocks whose side is a multiple of P, so all sides are tried; for large images only those that divide them.
+    blocks whose side is a multiple of P, and every P has a multiple between a quarter and half of the image.
     """
     if not is_image(tested.shape):
         if len(tested.shape) < 2 or tested.shape[0] < 2:
@@ -120,8 +150,8 @@ def _block_sizes(tested: ModelUnderTest) -> list[int]:
         return [0]
     height, width = tested.shape[1:]
     short = min(height, width)
-    sides = range(1, short // 2 + 1)
-    return [side for side in sides if short <= 64 or (height % side == 0 and width % side == 0 and side >= 4)]
+    sides = range(short // 4 + 1, short // 2 + 1)
+    return [side for side in sides if short <= 64 or (height % side == 0 and width % side == 0)]
 
 
 def _shuffle(images: Tensor, block: int, generator: torch.Generator) -> Tensor:

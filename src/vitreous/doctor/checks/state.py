@@ -28,11 +28,13 @@ def unregistered(tested: ModelUnderTest) -> Iterator[Finding]:
         return
     moved = _moved_by_other_values(tested, found)
     size = sum(tensor.numel() for tensor in found.values())
+    is_fixed = moved > SAME_PREDICTION and all(_is_fixed(tested, name, tensor) for name, tensor in found.items())
     yield finding(
         "unregistered-tensors",
         f"{plural(len(found), 'tensor')} registered neither as parameter nor as buffer: {quoted(found)}"
-        f" ({plural(size, 'value')}); other values there move {percent(moved)} of the probability.",
-        level="warning" if moved > SAME_PREDICTION else "note",
+        f" ({plural(size, 'value')}); other values there move {percent(moved)} of the probability"
+        + (", but the values are fixed: the constructor computes the same ones each time." if is_fixed else "."),
+        level="warning" if moved > SAME_PREDICTION and not is_fixed else "note",
     )
 
 
@@ -51,14 +53,20 @@ def class_token_untrained(tested: ModelUnderTest) -> Iterator[Finding]:
 
 def parameters_without_gradient(tested: ModelUnderTest) -> Iterator[Finding]:
     """Parameters without gradient in eval and in training mode."""
+    if tested.ignores_image:
+        raise NotMeasured("the image does not reach the output, which includes this")
     dead = _without_gradient(tested) - set(_untrained_class_tokens(tested) or {})
     if dead:
         named = dict(tested.model.named_parameters())
         size = sum(named[name].numel() for name in dead)
+        # one vector that is not used is a spare token (for masked training), not a forgotten layer
+        spare = all(named[name].numel() == named[name].shape[-1] and named[name].ndim > 1 for name in dead)
         yield finding(
             "parameters-without-gradient",
             f"{len(dead)} of {len(named)} parameter tensors ({quoted(sorted(dead))}; {plural(size, 'value')}) get no"
             f" gradient from {len(tested.batch)} images, even with all parameters randomised.",
+            level="note" if spare else None,
+            module=min(dead).rpartition(".")[0],
         )
 
 
@@ -98,11 +106,17 @@ def _untrained_class_tokens(tested: ModelUnderTest) -> dict[str, str] | None:
     for name, kind in tokens.items():
         if kind != "parameter":
             reasons[name] = f"a {'plain tensor' if kind == 'plain' else kind}, not a parameter"
-        elif name in parameters and not parameters[name].requires_grad:
+        elif name in parameters and not parameters[name].requires_grad and not _is_mostly_frozen(tested.model):
             reasons[name] = "a frozen parameter (requires_grad=False)"
         elif name in without:
             reasons[name] = "a parameter without effect on the output (detached or unused)"
     return reasons
+
+
+def _is_mostly_frozen(model: nn.Module) -> bool:
+    """Whether most parameters are frozen: a backbone with a new head, as in linear probing."""
+    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return 2 * trainable < sum(parameter.numel() for parameter in model.parameters())
 
 
 def _class_tokens(tested: ModelUnderTest) -> dict[str, str]:
@@ -238,6 +252,18 @@ def _moved_by_reload(tested: ModelUnderTest, factory: Factory | None) -> tuple[f
         return 1.0, [], f"a second instance does not load the state dict of the first ({error})"
     other_model = "copy with other parameters" if factory is None else "second instance with other random numbers"
     return moved, lost, f"a {other_model} gives different outputs after loading it"
+
+
+def _is_fixed(tested: ModelUnderTest, name: str, tensor: Tensor) -> bool:
+    """Whether the constructor computes the same values with other random numbers (a table of sines, indices)."""
+    if tensor.requires_grad or isinstance(tensor, nn.Parameter):
+        return False
+    if tested.factory is None:
+        return not _looks_random(tensor) and tensor.numel() >= 16 and float(tensor.float().std()) > 0
+    seed_everything(tested.seed + 4242)
+    with Reseeded(tested.seed):
+        other = unregistered_tensors(tested.factory()).get(name)
+    return other is not None and other.shape == tensor.shape and torch.equal(other.to(tensor.device), tensor)
 
 
 def _looks_random(tensor: Tensor) -> bool:

@@ -1,0 +1,157 @@
+"""The attention and linear layers found in a recording.
+
+Shapes: G groups (images × heads) of Q queries and S keys, K head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from vitreous.doctor.recording import Node, Recorder, unscaled, without_views
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreProduct:
+    """The product q·k of queries (G, Q, K) and keys (G, K, S) from which the logits are computed."""
+
+    product: Node
+    query_operand: Node
+    key_operand: Node
+    key_node: Node  # without scaling and views
+    scale: float  # the factor between q·k and the logits; NaN if learned
+
+    @property
+    def query(self) -> Tensor:
+        return self.query_operand.tensor
+
+    @property
+    def key(self) -> Tensor:
+        return self.key_operand.tensor
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class AttentionOp:
+    """One attention: weights (G, Q, S) times values (G, S, K)."""
+
+    module: str
+    product: Node  # weights times values
+    value_operand: Node
+    is_transposed: bool  # the product is values (G, K, S) times weights (G, S, Q)
+    weights: Tensor
+    weight_factor: float  # the factor between the softmax and the weights, 1 in the paper; NaN if learned
+    values: Tensor
+    logits: Tensor  # the input of the softmax
+    unmasked: Tensor  # the same before masks and biases were added
+    softmax_dim: int
+    scores: ScoreProduct | None  # None if the logits are not computed from a product q·k
+
+
+def attention_ops(recorder: Recorder) -> list[AttentionOp]:
+    """Return every softmax whose result is multiplied with other activations (unlike a softmax over the classes)."""
+    found: list[AttentionOp] = []
+    seen: set[int] = set()
+    for node in recorder.nodes:
+        if node.op not in ("mm", "bmm") or not all(parent.from_input for parent in node.parents):
+            continue
+        for position, operand in enumerate(node.parents):
+            softmax, factor = unscaled(operand)
+            if softmax.op not in ("_softmax", "_safe_softmax") or id(softmax) in seen:
+                continue
+            seen.add(id(softmax))
+            weights, values = operand.tensor, node.parents[1 - position].tensor
+            if position == 1:  # values @ weights: transpose both, so that the summed axis is S
+                weights, values = weights.mT, values.mT
+            if weights.ndim == 2:
+                weights, values = weights[None], values[None]
+            logits = softmax.parents[0]
+            found.append(
+                AttentionOp(
+                    module=softmax.module,
+                    product=node,
+                    value_operand=node.parents[1 - position],
+                    is_transposed=position == 1,
+                    weights=weights,
+                    weight_factor=factor,
+                    values=values,
+                    logits=logits.tensor,
+                    unmasked=_without_masks(logits).tensor,
+                    softmax_dim=softmax.arguments[1] % softmax.tensor.ndim,
+                    scores=_score_product(logits, 1.0),
+                )
+            )
+    return found
+
+
+def _without_masks(node: Node) -> Node:
+    """Walk back from the softmax's input through views and through what is added without depending on the image."""
+    while True:
+        inner = without_views(node)
+        data = [parent for parent in inner.parents if parent.from_input]
+        if inner.op not in ("add", "sub", "masked_fill", "where") or len(data) != 1:
+            return inner if inner.tensor.shape[-1] == node.tensor.shape[-1] else node
+        node = data[0]
+
+
+def _score_product(node: Node, scale: float, depth: int = 0) -> ScoreProduct | None:
+    """Walk from the softmax's input back to the product q·k, past scaling, biases and masks."""
+    node, factor = unscaled(node)
+    scale *= factor
+    if node.op in ("mm", "bmm", "baddbmm"):
+        query, key = node.parents[-2:]
+        if not (query.from_input and key.from_input):
+            return None  # a product with a parameter is a linear layer
+        (_, query_factor), (key_node, key_factor) = unscaled(query), unscaled(key)
+        before = query_factor * key_factor * float(node.options.get("alpha", 1))
+        return ScoreProduct(node, query, key, key_node, scale * before)
+    if node.op in ("add", "sub", "masked_fill", "where", "clamp", "nan_to_num") and depth < 8:
+        for parent in node.parents:
+            if parent.from_input and (found := _score_product(parent, scale, depth + 1)) is not None:
+                return found
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class LinearOp:
+    """One application of a linear layer: a product of data with a parameter."""
+
+    weight: str
+    in_features: int
+    out_features: int
+    data: Node
+    output: Node
+
+
+def linear_op(node: Node) -> LinearOp | None:
+    if node.op not in ("mm", "bmm", "baddbmm", "addmm"):
+        return None
+    data, matrix = node.parents[-2:]
+    leaf = without_views(matrix)
+    if not data.from_input or matrix.from_input or leaf.kind != "parameter":
+        return None
+    in_features, out_features = matrix.tensor.shape[-2:]
+    return LinearOp(leaf.name, in_features, out_features, data, node)
+
+
+def linear_feeding(node: Node) -> LinearOp | None:
+    """Return the linear layer whose output `node` is, with only views (and the layer's own bias) in between."""
+    node = without_views(node)
+    if node.op == "add":
+        leaves = [without_views(parent) for parent in node.parents]
+        data = [parent for parent in node.parents if parent.from_input]
+        if sum(leaf.kind == "parameter" and leaf.tensor.ndim == 1 for leaf in leaves) != 1 or len(data) != 1:
+            return None
+        node = without_views(data[0])
+    return linear_op(node) or _patch_embedding(node)
+
+
+def _patch_embedding(node: Node) -> LinearOp | None:
+    """Return a convolution whose patches do not overlap, which is a linear layer on patches."""
+    if node.op != "convolution" or not node.from_input:
+        return None
+    _, weight, _, stride, padding, dilation, transposed, _, groups = node.arguments
+    if list(weight.shape[2:]) != list(stride) or any(padding) or set(dilation) != {1} or transposed or groups != 1:
+        return None
+    name = without_views(node.parents[1]).name
+    return LinearOp(name, weight[0].numel(), weight.shape[0], node.parents[0], node)

@@ -1,0 +1,173 @@
+"""Models from files that are not installed: definitions only, sizes guessed, refusals in one sentence."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from vitreous.doctor import as_sarif, diagnose, diagnose_target, target_model
+from vitreous.doctor.guessing import guess, guess_arguments
+from vitreous.errors import VitreousError
+from vitreous.testing import TinyViT, assert_healthy
+
+MODEL = """
+import a_package_that_nobody_has as wandb
+from torch import nn
+from layers import Head
+
+WIDTH = 24
+raise_if_executed = open("/nowhere/at/all")
+print("training ...")
+for step in range(10**9):
+    pass
+
+class ViT(nn.Module):
+    def __init__(self, img_size, in_chans, num_classes, depth=1, bias=True):
+        super().__init__()
+        self.depth, self.flatten = depth, nn.Flatten()
+        self.head = Head(in_chans * img_size**2, num_classes)
+
+    def forward(self, x):
+        return self.head(self.flatten(x))
+
+class Configured(ViT):
+    def __init__(self, cfg):
+        super().__init__(cfg.image_size, cfg["channels"], cfg.num_classes)
+
+class Logged(nn.Module):
+    def __init__(self):
+        super().__init__()
+        wandb.init()
+
+def number(mystery):
+    return 3
+
+if __name__ == "__main__":
+    ViT(32, 3, 10)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "layers.py").write_text("import another_missing_one\nfrom torch import nn\nHead = nn.Linear\n")
+    (tmp_path / "vit.py").write_text(MODEL)
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "parts.py").write_text("from torch import nn\nPart = nn.Linear\n")
+    (package / "model.py").write_text("from .parts import Part\ndef make(dim):\n    return Part(dim, 2)\n")
+    return tmp_path
+
+
+def test_definitions_only(folder) -> None:
+    before = list(sys.path)
+    model, arguments = target_model(f"{folder}/vit.py:ViT")
+    assert model.head.in_features == 3 * 32 * 32
+    assert arguments["input_shape"] == (3, 32, 32)
+    assert target_model(f"{folder}/vit.py:ViT", input_shape=(1, 28, 28))[0].head.in_features == 784
+    assert target_model(f"{folder}/vit.py:ViT", given={"depth": 4, "img_size": 8})[0].depth == 4
+    assert target_model(f"{folder}/vit.py:Configured")[0].head.out_features == 10
+    given = {"cfg": {"image_size": 8, "channels": 1, "num_classes": 4}}
+    assert target_model(f"{folder}/vit.py:Configured", given=given)[1]["input_shape"] == (1, 8, 8)
+    assert target_model(f"{folder}/package/model.py:make")[0].in_features == 48
+    assert sys.path == before
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ("vit.py:Vit", "defines no 'Vit'; it defines Configured, Logged, ViT and number"),
+        ("vit.py", "name the model after a colon; it defines ViT, Configured and Logged"),
+        ("vit.py:WIDTH", "is neither a class nor a function"),
+        ("vit.py:Logged", "the module 'a_package_that_nobody_has' is missing: pip install a_package_that_nobody_has"),
+        ("vit.py:number", "no value can be guessed for the argument 'mystery'"),
+        ("nothing.py:ViT", "There is no file"),
+        ("broken.py:ViT", "importing it failed: SyntaxError"),
+    ],
+)
+def test_refusals(folder, target: str, message: str) -> None:
+    (folder / "broken.py").write_text("class ViT(:\n")
+    with pytest.raises(VitreousError, match=message.replace("(", r"\(")):
+        target_model(f"{folder}/{target}")
+
+
+def test_wrong_arguments(folder) -> None:
+    with pytest.raises(VitreousError, match="has no argument 'heads'; it has img_size"):
+        target_model(f"{folder}/vit.py:ViT", given={"heads": 3})
+    for text in ("{", "[1]"):
+        with pytest.raises(VitreousError, match="is not"):
+            diagnose_target(f"{folder}/vit.py:ViT", arguments=text)
+    with pytest.raises(VitreousError, match="has its own configuration"):
+        diagnose_target("vit", arguments='{"depth": 3}')
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("img_size", 32), ("image_size", 32), ("patch_size", 4), ("in_chans", 3), ("n_channels", 3), ("classes", 10),
+        ("out_d", 10), ("embed_dim", 48), ("d_model", 48), ("hidden_size", 48), ("depth", 3), ("num_layers", 3),
+        ("n_blocks", 3), ("num_encoders", 3), ("num_heads", 4), ("nhead", 4), ("dim_head", 12), ("head_size", 12),
+        ("mlp_dim", 96), ("mlp_ratio", 2), ("feedforward_dim", 96), ("dropout", 0.1), ("emb_dropout", 0.1),
+        ("num_patches", 64), ("seq_len", 64), ("batch_size", 4), ("chw", (3, 32, 32)), ("device", "cpu"),
+        ("numHeads", 4),
+    ],
+)  # fmt: skip
+def test_guesses(name: str, value: object) -> None:
+    assert guess(name, (3, 32, 32)) == value
+
+
+def test_defaults_are_kept_unless_the_shape_is_given() -> None:
+    def build(img_size=224, in_chans=3, embed_dim=768) -> None: ...
+
+    assert guess_arguments(inspect.signature(build), {}, None) == ({}, (3, 224, 224))
+    assert guess_arguments(inspect.signature(build), {}, (1, 28, 28)) == (
+        {"img_size": 28, "in_chans": 1}, (1, 28, 28)
+    )  # fmt: skip
+
+
+def test_the_command_line(folder, processes) -> None:
+    def run(*arguments: str) -> tuple[int, str]:
+        done = processes.run("-m", "vitreous", "doctor", *arguments, cwd=folder)
+        return done.returncode, done.stdout + done.stderr
+
+    code, printed = run("vit.py:ViT", "--input-shape", "1,8,8", "--sarif", "findings.sarif")
+    assert code == 1, printed
+    assert "argument-without-effect" in printed
+    sarif = json.loads((folder / "findings.sarif").read_text())
+    assert sarif["version"] == "2.1.0"
+    (found,) = sarif["runs"]
+    rules = {rule["id"] for rule in found["tool"]["driver"]["rules"]}
+    assert {result["ruleId"] for result in found["results"]} == rules
+    assert found["results"][0]["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "vit.py"
+    assert run("--explain", "skip-missing")[1].startswith("# skip-missing\n")
+    assert run() == (2, run("vit", "--explain", "skip-missing")[1])
+    assert run("--run", "bundled:vit")[0] == 0
+
+
+def test_sarif_points_to_the_class(no_overfitting) -> None:
+    class Broken(TinyViT):
+        def classify(self, x: torch.Tensor) -> torch.Tensor:
+            return super().classify(x).softmax(-1)
+
+    sarif = as_sarif(diagnose(Broken(), input_shape=(1, 12, 12)), "Broken")
+    (result,) = sarif["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]
+    assert place["artifactLocation"]["uri"].endswith("test_model_file.py")
+    assert place["region"]["startLine"] == inspect.getsourcelines(Broken)[1]
+    assert result["level"] == "error"
+
+
+def test_assert_healthy(no_overfitting) -> None:
+    class Broken(TinyViT):
+        def classify(self, x: torch.Tensor) -> torch.Tensor:
+            return super().classify(x).softmax(-1)
+
+    assert_healthy(TinyViT(), input_shape=(1, 12, 12))
+    with pytest.raises(AssertionError, match="found 1 in Broken:\nbroken probabilities-not-logits: "):
+        assert_healthy(Broken(), input_shape=(1, 12, 12))
+    assert_healthy(Broken(), input_shape=(1, 12, 12), ignore=["probabilities-not-logits"])
+    assert isinstance(Broken(), nn.Module)
