@@ -74,13 +74,11 @@ def cnn() -> Config:
 
 
 def mnist_fast() -> Config:
-    """99 % of MNIST in the least time: one convolution, windows of its features around the 16 patches with most ink."""
+    """99 % of MNIST in the least time: `mnist-vit`, as short as it can be.
+
+    """
     base = mnist_vit()
-    return base.replace(
-        name="mnist-fast",
-        model=base.model.replace(stem_channels=(16,), patch_size=2, window=6, embed_hidden=None),
-        train=base.train.replace(epochs=3),
-    )
+    return base.replace(name="mnist-fast", train=base.train.replace(epochs=3.75))
 
 
 def mnist_vit() -> Config:
