@@ -18,6 +18,7 @@ from vitreous.models import ViT, blank, build
 from vitreous.models.fast.inference import infer, infer_and_represent
 from vitreous.models.representations import represent, representations_in
 from vitreous.models.summary import count_flops, count_parameters_of, shapes
+from vitreous.training.restart import same_training
 from vitreous.training.setup import fit_to_data
 
 VARIANTS = {
@@ -226,3 +227,13 @@ def test_other_libraries_cannot_express_it(changes, tmp_path) -> None:
 def test_bad_settings_are_refused(changes, message) -> None:
     with pytest.raises((ConfigError, ValueError), match=message):
         make(**{"tokens": 5, **changes}).check_geometry()
+
+
+def test_what_the_data_decided_is_no_other_training(digits) -> None:
+    """A comparison or a benchmark finds its finished run again."""
+    asked = Config(name="x", model=make("auto", window=8), data=DataConfig(name="digits"))
+    done = fit_to_data(asked, digits)
+    assert done.model != asked.model
+    assert same_training(done, asked)
+    assert not same_training(done, asked.replace(model=asked.model.replace(tokens=5)))
+    assert not same_training(done, asked.replace(model=asked.model.replace(background=(9,))))

@@ -6,7 +6,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from vitreous.config import Config
+from vitreous.config import Config, ViTConfig
 from vitreous.errors import VitreousError
 from vitreous.runs import Run
 
@@ -33,5 +33,12 @@ def same_training(done: Config, asked: Config) -> bool:
     if done.model.kind != asked.model.kind:
         return False
     determined = {name: getattr(done.model, name) for name in ("image_size", "channels", "num_classes")}
+    if isinstance(done.model, ViTConfig) and isinstance(asked.model, ViTConfig):
+        open_fields = {"background": None, "tokens": "auto"}
+        determined |= {
+            name: getattr(done.model, name)
+            for name, value in open_fields.items()
+            if getattr(asked.model, name) == value
+        }
     model = done.model if asked.start.weights else asked.model.replace(**determined)
     return asked.replace(model=model) == done
