@@ -56,7 +56,7 @@ def vit_hybrid() -> Config:
 def cnn() -> Config:
     """The article's CNN with the same care as the ViT: augmentation, Muon, a schedule, averaged weights.
 
-    `make demo` (seed 0, n = 1): 99.17 % of MNIST's test set after 89 s on two cores of an AMD EPYC.
+    `make demo` (seed 0, n = 1): 99.16 % of MNIST's test set after 51 s on two cores of an AMD EPYC.
     """
     return Config(
         name="cnn",
@@ -74,13 +74,21 @@ def cnn() -> Config:
 
 
 def mnist_fast() -> Config:
-    """99 % of MNIST in the least time: `mnist-vit`, as short as it can be."""
+    """99 % of MNIST in the least time: `mnist-vit`, as short as it can be.
+
+    `python bench/recipes.py mnist-fast`: 99.06 ± 0.12 % of the test set (mean and deviation of 5 seeds) after 26 s on
+    two cores of an AMD EPYC at 184 GFLOP/s, which is 22 s at 220.
+    """
     base = mnist_vit()
     return base.replace(name="mnist-fast", train=base.train.replace(epochs=3.2, validate_every=3.2))
 
 
 def mnist_vit() -> Config:
-    """99 % of MNIST without a convolution: the 16 of 49 patches with most ink, each token seeing 12×12 pixels."""
+    """99 % of MNIST without a convolution: the 16 of 49 patches with most ink, each token seeing 12×12 pixels.
+
+    `python bench/recipes.py mnist-vit`: 99.18 ± 0.08 % of the test set (5 seeds) after 39 s on two cores of an AMD EPYC
+    at 178 GFLOP/s, which is 31 s at 220.
+    """
     return Config(
         name="mnist-vit",
         model=ViTConfig(
