@@ -90,8 +90,8 @@ ARGUMENTS = {
 SWITCHES = {"--approximate": "approximate", "--resume": "resume", "--skip-corrupt": "skip_corrupt"}
 #: flags of what only the command line does
 COMMAND_LINE_ONLY = {
-    "--batch-size", "--find-lr", "--from-data", "--gpu-memory", "--gpu-tflops", "--host", "--input-shape", "--no-auth",
-    "--port", "--preset", "--processes", "--token-file", "--utilisation",
+    "--args", "--batch-size", "--find-lr", "--from-data", "--gpu-memory", "--gpu-tflops", "--host", "--input-shape",
+    "--no-auth", "--port", "--preset", "--processes", "--token-file", "--utilisation",
 }  # fmt: skip
 
 #: command → function

@@ -213,7 +213,7 @@ class WindowsMaskedByMinus100(TinyViT):
     class block(TinyBlock):
         def weights(self, q: Tensor, k: Tensor) -> Tensor:
             mask = torch.zeros(10, 10)
-            mask[:5, 5:] = mask[5:, :5] = -100
+            mask[1:5, 5:] = mask[5:, 1:5] = -100  # the class token sees both windows
             return (q @ k.mT * q.shape[-1] ** -0.5 + mask).softmax(dim=-1)
 
 
@@ -228,7 +228,7 @@ class MaskedWithALearnedScale(TinyViT):
 
         def weights(self, q: Tensor, k: Tensor) -> Tensor:
             mask = torch.zeros(10, 10)
-            mask[:5, 5:] = mask[5:, :5] = -100
+            mask[1:5, 5:] = mask[5:, 1:5] = -100  # the class token sees both windows
             return (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * self.scale + mask).softmax(dim=-1)
 
 
