@@ -149,3 +149,20 @@ def test_layer_decay_slows_the_lower_layers(optimizer):
     assert by_name["head.weight"] == by_name["norm.weight"] == 1.0
     assert [by_name[f"blocks.{i}.attn.qkv.weight"] for i in range(3)] == [0.125, 0.25, 0.5]
     assert by_name["pos_embed"] == by_name["patch_embed.proj.weight"] == 0.0625
+
+
+def test_muon_in_two_parts_is_muon():
+    """The two threads of a split batch update every matrix once, to the same bits."""
+    whole, parted = (build(ViTConfig(dim=32, depth=3, num_heads=2, mlp_dim=48)) for _ in range(2))
+    parted.load_state_dict(whole.state_dict())
+    for model in (whole, parted):
+        torch.manual_seed(0)
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+    muons = [make_optimizers(model, TrainConfig(optimizer="muon", muon_steps=3))[0] for model in (whole, parted)]
+    muons[0].step()
+    parts = muons[1].parts()
+    assert [bool(part) for part in parts] == [True, True]
+    for part in parts:
+        muons[1].update(part)
+    assert all(torch.equal(a, b) for a, b in zip(whole.parameters(), parted.parameters(), strict=True))

@@ -49,7 +49,7 @@ def evaluate(
     )
     notes = []
     if evaluation.lost_patches is not None:
-        notes.append(f"Blank patches are skipped: {losing_ink(evaluation.lost_patches)}")
+        notes.append(f"Blank patches are skipped, and {losing_ink(evaluation.lost_patches)}")
         losing = evaluation.lost_patches.nonzero().flatten().tolist()
         value["lost_patches"] = {str(index): int(evaluation.lost_patches[index]) for index in losing}
     means = f"Macro F1 {evaluation.macro_f1:.2%}, balanced accuracy {evaluation.balanced_accuracy:.2%}"

@@ -6,7 +6,7 @@ paper by less.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TypeGuard
 
 import numpy as np
@@ -32,7 +32,7 @@ def resolve(model: ViTConfig, dataset: Dataset) -> ViTConfig:
     background = most_frequent(sample) if model.background is None else model.background
     model = model.replace(background=background if len(background) == model.channels else background * model.channels)
     if model.tokens == "auto":
-        needed = torch.cat([_needed_patches(images, model, dataset.std) for images in _batches(sample)])
+        needed = torch.cat([_needed_patches(images, model, dataset.std) for images in sample.batches(_BATCH)])
         model = model.replace(tokens=max(1, int(np.quantile(needed.numpy(), KEPT_WHOLE, method="higher"))))
     return model
 
@@ -49,7 +49,7 @@ def _needed_patches(images: Tensor, config: ViTConfig, std: Sequence[float]) -> 
 def most_frequent(split: Split) -> tuple[int, ...]:
     """Return the most frequent pixel value of each channel."""
     counts = torch.zeros(split.image_shape[0], 256, dtype=torch.long)
-    for images in _batches(split):
+    for images in split.batches(_BATCH):
         for channel, count in enumerate(counts):
             count += torch.bincount(images[:, channel].flatten().int(), minlength=256)
     return tuple(counts.argmax(dim=1).tolist())
@@ -65,11 +65,11 @@ def has_ink(images: Tensor, config: ViTConfig) -> Tensor:
 def lost_patches(model: ViT, split: Split, preprocessing: Preprocessing) -> Tensor:
     """Return how many patches with ink of each image do not become tokens, (n,)."""
     lost, device = [], next(model.parameters()).device
-    for images in _batches(split):
+    for images in split.batches(_BATCH):
         inked, x = has_ink(images, model.config), preprocessing.to_input(images.to(device))
         kept = model.choose_patches(x)
         lost.append(torch.zeros(len(images)) if kept is None else inked.scatter(1, kept.cpu(), value=False).sum(dim=1))
-    return torch.cat(lost).long() if lost else torch.zeros(0, dtype=torch.long)
+    return torch.cat(lost).long()
 
 
 def set_background(model: torch.nn.Module, preprocessing: Preprocessing) -> None:
@@ -92,7 +92,7 @@ def in_words(model: ViT, train: Split, preprocessing: Preprocessing) -> str:
 def losing_ink(lost: Tensor) -> str:
     """Return how many images have ink in patches that are skipped, in words."""
     losing = int((lost > 0).sum())
-    return f"{losing:,} of {len(lost):,} images ({losing / max(1, len(lost)):.1%}) have ink in more of them"
+    return f"{losing:,} of {len(lost):,} images ({losing / max(1, len(lost)):.1%}) have ink in some that are skipped"
 
 
 def skips(model: torch.nn.Module) -> TypeGuard[ViT]:
@@ -101,7 +101,3 @@ def skips(model: torch.nn.Module) -> TypeGuard[ViT]:
 
 def _sample(split: Split) -> Split:
     return split.take(np.linspace(0, len(split) - 1, min(len(split), _MOST_IMAGES)).round().astype(int))
-
-
-def _batches(split: Split) -> Iterator[Tensor]:
-    return (split.batch(indices) for indices in torch.arange(len(split)).split(_BATCH))

@@ -28,7 +28,7 @@ def per_patch(values: Tensor, config: ViTConfig) -> Tensor:
     down, right = rows * height - values.shape[-2], columns * width - values.shape[-1]
     if down or right:  # the last patches reach beyond the image
         values = F.pad(values, (0, right, 0, down))
-    return values.reshape(-1, rows, height, columns, width).sum(dim=(2, 4)).flatten(1)
+    return values.reshape(values.shape[0], rows, height, columns, width).sum(dim=(2, 4)).flatten(1)
 
 
 def largest(scores: Tensor, count: int) -> Tensor:
