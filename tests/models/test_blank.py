@@ -119,6 +119,15 @@ def test_what_is_kept_and_what_is_not() -> None:
     assert not torch.equal(model(changed), model(images))
 
 
+def test_without_a_class_token_a_mask_cannot_remove_every_token() -> None:
+    config = make(2, pool="mean")
+    model, images = make_model(None, config), sketches(config)
+    mask = torch.ones(len(images), 49, dtype=torch.bool)
+    mask[0] = mask[0].scatter(0, model.choose_patches(images)[0], False)
+    masked = model(images, patch_mask=mask)
+    torch.testing.assert_close(masked, model(images))
+
+
 def test_of_equal_patches_the_first_are_kept() -> None:
     scores = torch.tensor([[0.0, 5.0, 0.0, 5.0, 5.0, 0.0], [3e5, 3e5, 0.0, 0.0, 0.0, 3e5]])
     assert blank.largest(scores, 2).tolist() == [[1, 3], [0, 1]]

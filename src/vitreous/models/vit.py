@@ -284,6 +284,9 @@ class ViT(nn.Module):
             if chosen is not None:
                 not_blank = torch.zeros_like(x[:, : self.config.num_patches, 0]).scatter(1, chosen, 1.0) > 0
                 patch_mask = not_blank if patch_mask is None else not_blank & patch_mask
+                if not self.config.num_prefix_tokens:  # a mask cannot remove all tokens: then it removes none
+                    nothing_left = patch_mask.to(x.dtype).sum(dim=1, keepdim=True) == 0
+                    patch_mask = patch_mask | (not_blank & nothing_left)
             key_mask = None if patch_mask is None else self.token_mask(patch_mask)  # (B or 1, N)
             if taps is not None:
                 taps |= {name: value for name, value in (("chosen", chosen), ("kept", patch_mask)) if value is not None}
