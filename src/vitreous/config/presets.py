@@ -284,8 +284,9 @@ def vit_s16() -> Config:
 PRESETS: dict[str, Callable[[], Config]] = {
     function().name: function
     for function in (
-        vit, vit_p4, vit_hybrid, cnn, mnist_fast, mnist_vit, mnist_tiny, mnist_plain, mnist_best, mnist_cnn, fashion_best,
-        cifar_fast, post_vit, post_cnn, post_design, vit_b16, vit_b32, vit_l16, vit_l32, vit_h14, vit_ti16, vit_s16,
+        vit, vit_p4, vit_hybrid, cnn, mnist_fast, mnist_vit, mnist_tiny, mnist_plain, mnist_best, mnist_cnn,
+        fashion_best, cifar_fast, post_vit, post_cnn, post_design, vit_b16, vit_b32, vit_l16, vit_l32, vit_h14,
+        vit_ti16, vit_s16,
     )
 }  # fmt: skip
 

@@ -27,7 +27,7 @@ from vitreous.models.vit import Block, Taps, patchify
 Reduce = Callable[[Tensor, Representations], tuple[Tensor, ...]]
 
 _MANY_TOKENS = 800  # of all images together; below it a call costs more than the work it saves
-_FEW_PRODUCTS = 4_000_000  # multiply-adds of a layer, of all images together: one image of `mnist-plain` has 3.7 million
+_FEW_PRODUCTS = 4_000_000  # multiply-adds of a layer, for all images; one image of `mnist-plain` has 3.7 million
 _CACHED_TOKENS = 3200  # 64 images of 50 tokens: 8 % faster than 256 at once (docs/log.md); fewer wait for Python again
 _split_batch = cache(SplitBatch)  # by the number of threads
 
