@@ -199,8 +199,13 @@ def _join(world_size: int, timeout_seconds: float) -> tuple[Group, Store]:
 
 
 def of_this_start(store: Store) -> Store:
-    """Return the part of a store for this start: torchrun keeps one for all restarts, with addresses of earlier ones.
+    """Return the part of a store for this start: torchrun's agents keep one for all restarts, with the addresses of
+    earlier ones.
 
-    Without it, torch 2.13 connects to ranks that are no more, or hangs (`torchrun --max-restarts`, gloo).
+    Without it, torch 2.13 connects to ranks that are no more, or hangs (`torchrun --max-restarts`, gloo). Agents that
+    share no store (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1) have a new one each time, and may have counted differently: a
+    host that replaces another has not restarted anything.
     """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "False":
+        return store
     return PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

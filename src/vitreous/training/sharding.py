@@ -61,8 +61,8 @@ def local(tensor: Tensor) -> Tensor:
 
 
 def divided_like(whole: Tensor, target: Tensor) -> Tensor:
-    """Return a tensor that every rank has whole, divided as `target` is; itself if that is not divided."""
-    if not is_sharded(target):
+    """Return a tensor that every rank has whole, divided as `target` is; itself if it is already, or that is not."""
+    if is_sharded(whole) or not is_sharded(target):
         return whole
     from torch.distributed.tensor import distribute_tensor
 

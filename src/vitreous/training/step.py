@@ -22,7 +22,7 @@ from vitreous.hardware import one_thread
 from vitreous.models import build
 from vitreous.models.fast.split_batch import SplitBatch, split_is_faster
 from vitreous.runs import Resolved
-from vitreous.training.devices import make_repeatable
+from vitreous.training.devices import make_repeatable, seed_generators
 from vitreous.training.distillation import Teacher, distillation_loss
 from vitreous.training.distributed import Group
 from vitreous.training.muon import Muon
@@ -81,10 +81,10 @@ class Stepper:
         self.optimizers = make_optimizers(self.model, train)
         self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
         self.averaged = AveragedWeights(self.model, averaged, train.ema_decay) if averaged is not None else None
-        torch.manual_seed(config.seed * 7919 + group.rank + 1)  # dropout differs between ranks
+        seed_generators(config.seed, group.rank)
         callable_model = group.wrap(self.model)
         self.forward = torch.compile(callable_model) if resolved.compile else callable_model
-        alone = self.device.type == "cpu" and resolved.world_size == 1 and not resolved.compile
+        alone = self.device.type == "cpu" and resolved.world_size == group.world_size == 1 and not resolved.compile
         # more than two partial gradients would not be reproducible; recomputing restores one generator for all threads
         splits = alone and not (train.micro_batch or train.activation_checkpointing)
         splits = splits and split_is_faster(config.model, resolved.batch_size, resolved.threads)
