@@ -258,7 +258,7 @@ import torch, torch.distributed as dist, torch.nn.functional as F
 from vitreous.config import configure
 from vitreous.models import build
 from vitreous.training.optimizers import make_optimizers
-from vitreous.training.sharding import shard
+from vitreous.training.sharding import mesh_of, shard
 
 
 def sent():
@@ -297,7 +297,7 @@ for kind in ("ddp", "fsdp"):
     if kind == "ddp":
         forward = torch.nn.parallel.DistributedDataParallel(model)
     else:
-        forward = shard(model, torch.device("cpu"), 2)
+        forward = shard(model, mesh_of(torch.device("cpu"), 2))
     step()
     found[kind] = sent_by(step)
 muon = make_optimizers(model, configure("vit").train)[0]
@@ -341,7 +341,9 @@ def test_fsdp_sends_what_is_planned(traffic):
 
 def test_muon_sends_its_matrices_to_one_rank_and_back(traffic):
     more = [plan("vit", SHARD, f"train.optimizer={name}", gpus=2).network.bytes_per_step for name in ("muon", "adamw")]
-    assert traffic["muon"] == pytest.approx(more[0] - more[1], rel=0.05), "a few hundred bytes of it are TCP's and gloo's"
+    assert traffic["muon"] == pytest.approx(more[0] - more[1], rel=0.05), (
+        "a few hundred bytes of it are TCP's and gloo's"
+    )
 
 
 def test_accumulated_gradients_travel_once_and_gathered_parameters_every_time():

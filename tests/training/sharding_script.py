@@ -1,4 +1,4 @@
-"""One of several ranks, which each test of sharding starts: `first_steps` or `fit` by name, with JSON arguments."""
+"""One of several ranks, which the tests of sharding start: `first_steps`, `pretend` or `fit`, with JSON arguments."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import json
 import sys
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from trainings import small
 
-from vitreous.config import override
+from vitreous.config import configure, override
 from vitreous.data.sampler import BatchSampler
+from vitreous.models import build
 from vitreous.training import distributed, loop
+from vitreous.training.optimizers import make_optimizers
 from vitreous.training.setup import prepare
-from vitreous.training.sharding import local
+from vitreous.training.sharding import local, mesh_of, recompute_blocks, shard
 from vitreous.training.step import Stepper
 
 
@@ -30,11 +34,42 @@ def first_steps(ways: dict[str, list[str]], steps: int) -> None:
                 "way": way,
                 "losses": losses,
                 "weights": weights,
-                "values": [sum(local(value).numel() for value in stepper.model.parameters()) for _ in range(1)][0],
+                "values": sum(local(value).numel() for value in stepper.model.parameters()),
                 "optimizer_values": sum(local(value).numel() for value in states),
             }
             if group.is_main:
                 print(json.dumps(found), flush=True)
+
+
+def pretend(settings: list[str], preset: str, ranks: int) -> None:
+    """Train two steps as rank 0 of many, on fake tensors and without communication; print this rank's bytes."""
+    import torch.distributed as dist
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
+    config = configure(preset, settings=[*settings, f"train.batch_size={2 * ranks}"])
+    mesh = mesh_of(torch.device("cpu"), ranks)
+    with torch.device("meta"):
+        skeleton = build(config.model).train()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model = skeleton.to_empty(device="cpu")
+        recompute_blocks(model)
+        shard(model, mesh)
+        optimizers = make_optimizers(model, config.train)
+        images = torch.zeros(2, config.model.channels, *config.model.image_size)
+        for _ in range(2):
+            F.cross_entropy(model(images), torch.zeros(2, dtype=torch.long)).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+    states = [value for o in optimizers for state in o.state.values() for value in state.values() if value.ndim]
+    tensors = {
+        "parameters": list(model.parameters()),
+        "gradients": [parameter.grad for parameter in model.parameters()],
+        "optimizer": states,
+    }
+    print(json.dumps({name: sum(local(value).nbytes for value in values) for name, values in tensors.items()}))
 
 
 def fit(settings: list[str], out: str, stop_at: int | None = None, resume: bool = False) -> None:
@@ -51,4 +86,4 @@ def fit(settings: list[str], out: str, stop_at: int | None = None, resume: bool 
 
 
 if __name__ == "__main__":
-    {"first_steps": first_steps, "fit": fit}[sys.argv[1]](**json.loads(sys.argv[2]))
+    {"first_steps": first_steps, "pretend": pretend, "fit": fit}[sys.argv[1]](**json.loads(sys.argv[2]))

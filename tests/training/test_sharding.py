@@ -16,8 +16,9 @@ from safetensors.torch import load_file
 from trainings import small, timeless
 
 from vitreous import hardware
-from vitreous.config import override
+from vitreous.config import configure, override
 from vitreous.errors import ConfigError, RunError
+from vitreous.planning import Cluster, make_plan
 from vitreous.runs import Run
 from vitreous.training import loop
 from vitreous.training.loop import fit
@@ -37,7 +38,10 @@ def ranks(processes: Processes) -> Ranks:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         shared = {**os.environ, "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        command, folder = ("-c", SCRIPT, function, json.dumps(arguments)), Path(__file__).parents[1]  # with trainings.py
+        command, folder = (
+            ("-c", SCRIPT, function, json.dumps(arguments)),
+            Path(__file__).parents[1],
+        )  # with trainings.py
         started = [processes.start(*command, cwd=folder, env={**shared, "RANK": str(rank)}) for rank in range(count)]
         out, errors = started[0].communicate()
         assert [rank.wait() for rank in started] == [code] * count, errors
@@ -107,6 +111,19 @@ def test_one_process_has_nothing_to_divide(tmp_path):
         run = fit(small("train.epochs=0.5", *settings), tmp_path / name, progress=False)
         weights[name] = run.record.weights
     assert weights["whole"] == weights["shard"] == weights["recompute"]
+
+
+@pytest.mark.parametrize(
+    ("preset", "optimizer", "count"), [("vit-h14", "adamw", 64), ("vit-b16", "muon", 8)], ids=["h14", "b16"]
+)
+def test_large_models_are_divided_as_planned(ranks, preset, optimizer, count):
+    """A rank of many, on fake tensors: nothing is allocated. Rows that cannot be divided make rank 0's share larger."""
+    settings = [SHARD, f"train.optimizer={optimizer}", "model.depth=3"]
+    (found,) = ranks("pretend", 1, preset=preset, settings=settings, ranks=count)
+    config = configure(preset, settings=[*settings, f"train.batch_size={2 * count}"])
+    planned = make_plan(config, 1000, Cluster(gpus=count)).memory
+    for name in ("parameters", "gradients", "optimizer"):
+        assert getattr(planned, name) <= found[name] < 1.2 * getattr(planned, name)
 
 
 @pytest.mark.parametrize("setting", [SHARD, RECOMPUTE])

@@ -48,7 +48,7 @@ def train(
     resume: Annotated[bool, Option("--resume", help="Continue the run named by -o.")] = False,
     threads: Annotated[int | None, Option(help="CPU threads per process; default: share all cores.")] = None,
     processes: Annotated[int, Option(help="Data-parallel processes on this machine.", min=1)] = 1,
-    shard: Annotated[bool, Option("--shard", help="Divide a ViT among the processes (FSDP): less memory each.")] = False,
+    shard: Annotated[bool, Option("--shard", help="Divide a ViT among the processes (FSDP), for memory.")] = False,
     compile_: Annotated[bool, Option("--compile", help="torch.compile the model.")] = False,
     device: DeviceOption = "auto",
     log: Annotated[list[str] | None, Option(help="Also log to tensorboard, wandb or trackio; repeatable.")] = None,

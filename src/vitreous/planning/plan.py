@@ -236,9 +236,12 @@ def _memory(model: nn.Module, train: TrainConfig, cluster: Cluster, kept: Kept, 
 
 
 def _network(model: nn.Module, train: TrainConfig, cluster: Cluster, work: Work) -> Network:
-    """DDP all-reduces the gradients once per step. FSDP gathers the parameters for each forward and backward pass of a
-    micro-batch, and reduces the gradients once per step; Muon's matrices travel to one rank each, and back. A ring moves
-    (n - 1) / n of the bytes once for each of these."""
+    """Return what a rank sends.
+
+    DDP all-reduces the gradients once per step. FSDP gathers the parameters for each forward and backward pass of a
+    micro-batch, and reduces the gradients once per step; Muon's matrices travel to one rank each, and back. A ring
+    moves (n - 1) / n of the bytes once for each of these.
+    """
     size, share = _value_bytes(train), (cluster.gpus - 1) / cluster.gpus
     micro_batches = -(-work.batch_size // cluster.gpus // work.micro_batch)
     if train.shard:

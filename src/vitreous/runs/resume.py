@@ -33,7 +33,9 @@ class ResumePoint:
     step: int
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
-    shards: dict[str, str] = field(default_factory=dict)  # SHA-256 of each file in the folder of shards; none: no folder
+    shards: dict[str, str] = field(
+        default_factory=dict
+    )  # SHA-256 of each file in the folder of shards; none: no folder
 
 
 class _Facts(BaseModel):

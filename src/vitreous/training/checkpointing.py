@@ -64,9 +64,7 @@ def write_shards(stepper: Stepper, run: Run, step: int, group: Group) -> dict[st
     group.from_main(make_empty)
     shards = {name: value for name, value in _named_tensors(stepper).items() if is_sharded(value)}
     try:
-        checkpoint.save(
-            shards, storage_writer=checkpoint.HuggingFaceStorageWriter(str(partial), save_distributed=True)
-        )
+        checkpoint.save(shards, storage_writer=checkpoint.HuggingFaceStorageWriter(str(partial), save_distributed=True))
     except CheckpointException as error:  # of any rank, on all of them
         reason, _ = next(iter(error.failures.values()))
         raise RunError(

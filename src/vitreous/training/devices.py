@@ -74,7 +74,7 @@ def make_repeatable(device: torch.device) -> None:
 
 
 def seed_generators(seed: int, rank: int, step: int = 0) -> None:
-    """Begin the random numbers of a rank (dropout), which differ between ranks, and at a later step from those before."""
+    """Begin the random numbers of a rank (dropout): others than those of other ranks, and of earlier steps."""
     torch.manual_seed(seed * 7919 + rank + 1 + step * 2**32)
 
 

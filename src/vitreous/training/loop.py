@@ -123,8 +123,8 @@ class Trainer:
         self.config, self.resolved = run.config, run.resolved
         if self.resolved.batch_size % group.world_size:
             raise RunError(
-                f"{str(run.path)!r} has batches of {self.resolved.batch_size} images, which {group.world_size} processes"
-                f" cannot share equally: resume with --processes {self.resolved.world_size}, or another divisor"
+                f"{str(run.path)!r} has batches of {self.resolved.batch_size} images, which {group.world_size}"
+                f" processes cannot share equally: resume with --processes {self.resolved.world_size}, or another divisor"
             )
         group.announce(run.path)
         hardware.prepare(self.resolved.threads)

@@ -89,9 +89,7 @@ class _Exchange:
     def from_owners(self, whole: dict[int, Tensor]) -> list[Tensor]:
         """Return this rank's rows of every parameter, in their order; `whole` are those of which it is the owner."""
         own = self.owned[self.rank]
-        divided = [
-            whole[number].split([self._rows(number, rank) for rank in range(self.ranks)]) for number in own
-        ]
+        divided = [whole[number].split([self._rows(number, rank) for rank in range(self.ranks)]) for number in own]
         received = self._all_to_all(
             [by_rank[rank] for rank in range(self.ranks) for by_rank in divided],
             [sum(self._sizes(own, rank)) for rank in range(self.ranks)],

@@ -1,6 +1,6 @@
 """Large models: parameters, gradients and optimizer state divided among the processes (FSDP2), blocks recomputed.
 
-torch's modules for this are imported where they are needed: they take most of a second, and most trainings shard nothing.
+torch's modules for this are imported where they are needed: they take most of a second, and few trainings shard.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ from vitreous.config import ModelConfig
 from vitreous.models import build
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.tensor import DTensor
 
 
-def shard(model: nn.Module, device: torch.device, world_size: int) -> FSDPModule:
-    """Divide the parameters of a ViT among the processes, each by its rows, and move this rank's part to the device.
+def mesh_of(device: torch.device, world_size: int) -> DeviceMesh:
+    """Return all processes as one line of devices, for `shard`."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh(device.type, (world_size,))
+
+
+def shard(model: nn.Module, mesh: DeviceMesh) -> FSDPModule:
+    """Divide the parameters of a ViT among the processes, each by its rows, and move this rank's part to its device.
 
     A block's parameters are gathered while it computes; those outside the blocks stay gathered during a step.
     """
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh(device.type, (world_size,))
     assert isinstance(model.blocks, nn.ModuleList)
     for block in model.blocks:
         fully_shard(block, mesh=mesh)

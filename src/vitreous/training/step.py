@@ -27,7 +27,7 @@ from vitreous.training.distillation import Teacher, distillation_loss
 from vitreous.training.distributed import Group
 from vitreous.training.muon import Muon
 from vitreous.training.optimizers import AveragedWeights, lr_factor, make_optimizers
-from vitreous.training.sharding import gathered, recompute_blocks, shard
+from vitreous.training.sharding import gathered, mesh_of, recompute_blocks, shard
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
 
@@ -75,8 +75,9 @@ class Stepper:
         if train.activation_checkpointing:
             recompute_blocks(self.model)
         if self.is_sharded:
+            mesh = mesh_of(self.device, group.world_size)
             for model in filter(None, (self.model, averaged)):
-                shard(model, self.device, group.world_size)
+                shard(model, mesh)
         self._gathered: nn.Module | None = None  # since the last step
         self.optimizers = make_optimizers(self.model, train)
         self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
