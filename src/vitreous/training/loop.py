@@ -124,7 +124,8 @@ class Trainer:
         if self.resolved.batch_size % group.world_size:
             raise RunError(
                 f"{str(run.path)!r} has batches of {self.resolved.batch_size} images, which {group.world_size}"
-                f" processes cannot share equally: resume with --processes {self.resolved.world_size}, or another divisor"
+                f" processes cannot share equally: resume with --processes {self.resolved.world_size}, or another"
+                " number that divides them"
             )
         group.announce(run.path)
         hardware.prepare(self.resolved.threads)
