@@ -388,6 +388,8 @@ class TrainConfig(_Frozen):
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     threads: Positive | None = None  # None: all cores of this machine
     compile: bool = False
+    shard: bool = False  # divide a ViT's parameters, gradients and optimizer state among the processes (FSDP)
+    activation_checkpointing: bool = False  # a ViT's blocks are computed again for the backward pass: less memory
     freeze: Literal["none", "backbone"] = "none"  # backbone: only the head learns (a linear probe)
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor of the learning rate per layer below the head
 
@@ -428,6 +430,12 @@ class Config(_Frozen):
             )
         if self.train.loss == "nll" and self.train.label_smoothing:
             raise ValueError("train.label_smoothing has no effect with train.loss='nll': set it to 0")
+        for name in ("shard", "activation_checkpointing"):
+            if getattr(self.train, name) and self.model.kind != "vit":
+                raise ValueError(
+                    f"train.{name} works by the blocks of a ViT, and a {self.model.kind!r} has none: leave it out, or"
+                    " choose a ViT preset"
+                )
         if self.train.freeze == "backbone" and self.model.kind != "vit":
             raise ValueError(
                 f"train.freeze='backbone' is for ViTs; a {self.model.kind!r} is small enough to train whole: leave it"

@@ -19,6 +19,7 @@ from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[att
 
 from vitreous.errors import ConfigError, VitreousError
 from vitreous.training import lost_ranks
+from vitreous.training.sharding import is_sharded_model
 
 T = TypeVar("T")
 
@@ -41,17 +42,20 @@ class Group:
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Average gradients over the processes during the backward pass."""
-        if self.world_size == 1:
+        """Average gradients over the processes during the backward pass; a sharded model does so by itself."""
+        if self.world_size == 1 or is_sharded_model(model):
             return model
         self._wrapped.append(nn.parallel.DistributedDataParallel(model))
         return self._wrapped[-1]
 
     def averaging(self, forward: Any, now: bool) -> contextlib.AbstractContextManager[Any]:
         """Average gradients in this backward pass if `now`; otherwise only accumulate them."""
-        if self.world_size == 1 or now:
-            return contextlib.nullcontext()
-        return getattr(forward, "_orig_mod", forward).no_sync()  # beneath a compiled model
+        model = getattr(forward, "_orig_mod", forward)  # beneath a compiled model
+        if is_sharded_model(model):
+            model.set_requires_gradient_sync(now)
+        elif self.world_size > 1 and not now:
+            return model.no_sync()
+        return contextlib.nullcontext()
 
     def barrier(self) -> None:
         self.sum([0.0])  # on the CPU, whatever the gradients travel by
@@ -195,8 +199,13 @@ def _join(world_size: int, timeout_seconds: float) -> tuple[Group, Store]:
 
 
 def of_this_start(store: Store) -> Store:
-    """Return the part of a store for this start: torchrun keeps one for all restarts, with addresses of earlier ones.
+    """Return the part of a store for this start: torchrun's agents keep one for all restarts, with the addresses of
+    earlier ones.
 
-    Without it, torch 2.13 connects to ranks that are no more, or hangs (`torchrun --max-restarts`, gloo).
+    Without it, torch 2.13 connects to ranks that are no more, or hangs (`torchrun --max-restarts`, gloo). Agents that
+    share no store (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1) have a new one each time, and may have counted differently: a
+    host that replaces another has not restarted anything.
     """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "False":
+        return store
     return PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -200,7 +200,9 @@ def _check_memory(config: Config, images: int) -> None:
         change = "make the images smaller (--set data.image_size=64) or take fewer at once (train.micro_batch)"
         hardware.require_memory(value_bytes * images * kept, what, change)
     if isinstance(model, ViTConfig):
-        kept = model.depth * (8 * model.dim + 2 * model.mlp_dim)  # activations per token for the backward pass
+        block = 8 * model.dim + 2 * model.mlp_dim  # activations per token for the backward pass
+        recomputed = config.train.activation_checkpointing  # then the inputs of the blocks, and one block's activations
+        kept = block + model.depth * model.dim if recomputed else model.depth * block
         rows, columns = model.patch_size
         hardware.require_memory(
             value_bytes * images * model.kept_tokens * kept,
@@ -228,7 +230,8 @@ def _seconds_per_step(
     config: Config, dataset: Dataset, preprocessing: Preprocessing, resolved: Resolved, group: distributed.Group
 ) -> float:
     """Measure a few steps of this rank's share on a model that is then discarded."""
-    trial = Stepper(config, dataset, preprocessing, resolved, distributed.Group())
+    alone = group if config.train.shard else distributed.Group()  # a sharded model may not fit into one process
+    trial = Stepper(config, dataset, preprocessing, resolved, alone)
     sampler = BatchSampler(len(dataset.train), resolved.batch_size, config.seed, group.rank, group.world_size)
     times = []
     for step, epoch, indices in sampler.steps(0, 12):

@@ -22,10 +22,12 @@ from vitreous.hardware import one_thread
 from vitreous.models import build
 from vitreous.models.fast.split_batch import SplitBatch, split_is_faster
 from vitreous.runs import Resolved
-from vitreous.training.devices import make_repeatable
+from vitreous.training.devices import make_repeatable, seed_generators
 from vitreous.training.distillation import Teacher, distillation_loss
 from vitreous.training.distributed import Group
-from vitreous.training.optimizers import AveragedWeights, Muon, lr_factor, make_optimizers
+from vitreous.training.muon import Muon
+from vitreous.training.optimizers import AveragedWeights, lr_factor, make_optimizers
+from vitreous.training.sharding import gathered, mesh_of, recompute_blocks, shard
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
 
@@ -58,7 +60,9 @@ class Stepper:
         self.dtype = DTYPES[train.precision]
         make_repeatable(self.device)
         torch.manual_seed(config.seed)  # the same start on every rank
-        self.model = build(config.model).to(self.device, self.dtype)
+        self.is_sharded = train.shard and group.world_size > 1
+        # a sharded model is moved in parts: the whole may not fit
+        self.model = build(config.model).to("cpu" if self.is_sharded else self.device, self.dtype)
         if weights is not None:
             self.model.load_state_dict(weights)
         set_background(self.model, preprocessing)
@@ -67,23 +71,39 @@ class Stepper:
         if resolved.class_weights is not None:
             self.class_weights = torch.tensor(resolved.class_weights, dtype=self.dtype, device=self.device)
         self.teacher = Teacher(train.teacher, dataset).to(self.device, self.dtype) if train.teacher else None
+        averaged = copy.deepcopy(self.model) if train.ema_decay else None
+        if train.activation_checkpointing:
+            recompute_blocks(self.model)
+        if self.is_sharded:
+            mesh = mesh_of(self.device, group.world_size)
+            for model in filter(None, (self.model, averaged)):
+                shard(model, mesh)
+        self._gathered: nn.Module | None = None  # since the last step
         self.optimizers = make_optimizers(self.model, train)
         self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
-        self.averaged: AveragedWeights | None = None
-        if train.ema_decay:
-            self.averaged = AveragedWeights(self.model, copy.deepcopy(self.model), train.ema_decay)
-        torch.manual_seed(config.seed * 7919 + group.rank + 1)  # dropout differs between ranks
+        self.averaged = AveragedWeights(self.model, averaged, train.ema_decay) if averaged is not None else None
+        seed_generators(config.seed, group.rank)
         callable_model = group.wrap(self.model)
         self.forward = torch.compile(callable_model) if resolved.compile else callable_model
-        alone = self.device.type == "cpu" and resolved.world_size == 1 and not resolved.compile
-        splits = alone and not train.micro_batch  # more than two partial gradients would not be reproducible
+        alone = self.device.type == "cpu" and resolved.world_size == group.world_size == 1 and not resolved.compile
+        # more than two partial gradients would not be reproducible; recomputing restores one generator for all threads
+        splits = alone and not (train.micro_batch or train.activation_checkpointing)
         splits = splits and split_is_faster(config.model, resolved.batch_size, resolved.threads)
         self.split_batch = SplitBatch(resolved.threads) if splits else None
 
     @property
     def kept_model(self) -> nn.Module:
-        """The model that is evaluated and saved: the averaged one if there is one."""
-        return self.averaged.averaged if self.averaged is not None else self.model
+        """The model that is evaluated and saved: the averaged one if there is one.
+
+        A sharded one is gathered on every rank, whole, until the next step: so the first use after a step must be by
+        all ranks.
+        """
+        kept = self.averaged.averaged if self.averaged is not None else self.model
+        if not self.is_sharded:
+            return kept
+        if self._gathered is None:
+            self._gathered = gathered(kept, self.config.model)
+        return self._gathered
 
     def lr(self, step: int) -> float:
         """Return the learning rate at that step, before `layer_decay`."""
@@ -95,6 +115,7 @@ class Stepper:
         The learning rates are the peak ones times `factor`, which is by default the schedule's.
         """
         train = self.config.train
+        self._gathered = None
         self.model.train()
         self._set_lr(lr_factor(step, self.resolved.steps, train) if factor is None else factor)
         # the other cores would spin between the operations of this thread, and slow down the two that have the batch
