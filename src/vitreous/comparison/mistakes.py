@@ -90,7 +90,7 @@ class Mistakes:
     losses: NDArray[np.float64] = field(repr=False)  # of every image of the split, in its order
     probabilities: NDArray[np.float64] = field(repr=False)
     labels: NDArray[np.int64] = field(repr=False)
-    paths: tuple[str, ...] = field(repr=False)
+    paths: Sequence[str] = field(repr=False)
 
     @property
     def count(self) -> int:

@@ -12,18 +12,33 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vitreous.config import DataConfig
 from vitreous.data.fitting import Fit
 from vitreous.data.images import convert
+from vitreous.data.mapped import MappedRows
+from vitreous.data.prepared import has_prepared, verify_folder
 from vitreous.data.specs import DATASETS, DatasetInfo, DatasetSpec
-from vitreous.data.splits import MeanStd, Polarity, RawDataset, Split, duplicates_between, keep_per_class, split_indices
+from vitreous.data.splits import (
+    MeanStd,
+    Polarity,
+    RawDataset,
+    Split,
+    View,
+    duplicates_between,
+    keep_per_class,
+    split_indices,
+)
 from vitreous.downloads import cache
 from vitreous.errors import DataError, quoted
 from vitreous.hardware import require_memory
 from vitreous.reports.formats import by, join
+
+if TYPE_CHECKING:
+    from vitreous.data.sources.find import Found
 
 __all__ = [
     "DATASETS", "Dataset", "Description", "Split", "describe", "duplicates_between", "fetch", "load_dataset", "verify",
@@ -81,8 +96,11 @@ def load_dataset(config: DataConfig, multiple_of: tuple[int, int] = (1, 1), long
             " accuracy on them means nothing"
         )
     channels, *size = train.image_shape
-    _check_memory(config, len(train) + len(val) + len(test), train.image_shape)
+    is_mapped = isinstance(train.store, MappedRows)
+    _check_memory(config, len(train) + len(val) + len(test), train.image_shape, is_mapped)
     train, val, test = (_convert(split, config) for split in (train, val, test))
+    if train.block is not None:
+        train = train.in_order_of_store()
     new_channels, *new_size = train.image_shape
     if new_size != size:
         notes.append(f"images resized from {by(*size)} to {by(*new_size)}")
@@ -97,21 +115,26 @@ def load_dataset(config: DataConfig, multiple_of: tuple[int, int] = (1, 1), long
 
 
 def _read(config: DataConfig, multiple_of: tuple[int, int], longest_side: int | None) -> RawDataset:
-    name = config.name
+    source = open_source(config.name)
+    if isinstance(source, RawDataset):
+        return source
+    from vitreous.data.prepare import prepare
+
+    with source.listed() as listing:
+        raw = prepare(listing, config, config.name, multiple_of, longest_side)
+    return dataclasses.replace(raw, notes=(*source.notes, *raw.notes))
+
+
+def open_source(name: str) -> Found:
+    """Return what a name of data means: arrays, or images that are listed and not decoded yet."""
     if name in DATASETS:
         return DATASETS[name].load()
     from vitreous.data.sources.find import find_source
 
     source = find_source(name) if name else None
-    if isinstance(source, RawDataset):
-        return source
-    if source is not None:
-        from vitreous.data.prepare import prepare
-
-        with source.listed() as listing:
-            raw = prepare(listing, config, name, multiple_of, longest_side)
-        return dataclasses.replace(raw, notes=(*source.notes, *raw.notes))
-    raise _unknown(name)
+    if source is None:
+        raise _unknown(name)
+    return source
 
 
 def _unknown(name: str) -> DataError:
@@ -161,10 +184,10 @@ def _split(config: DataConfig, raw: RawDataset, notes: list[str]) -> tuple[Split
     return train, val, test
 
 
-def _check_memory(config: DataConfig, num_images: int, shape: tuple[int, int, int]) -> None:
-    """Refuse a size to which images in memory cannot be resized; a prepared copy has the size already."""
+def _check_memory(config: DataConfig, num_images: int, shape: tuple[int, int, int], is_mapped: bool) -> None:
+    """Refuse a size to which images in memory cannot be resized; mapped ones are resized when they are read."""
     wanted = _converted_shape(config, shape)
-    if wanted != shape:
+    if wanted != shape and not is_mapped:
         require_memory(
             num_images * math.prod(wanted),
             f"{num_images:,} images of {by(*wanted[1:])} pixels",
@@ -181,8 +204,11 @@ def _convert(split: Split, config: DataConfig) -> Split:
     channels, *size = _converted_shape(config, split.image_shape)
     if (channels, *size) == split.image_shape:
         return split
-    images = convert(split.images, (size[0], size[1]), channels, config.fit or "stretch")
-    return Split(images, split.labels, split.paths, split.digests)
+    view = View((size[0], size[1]), channels, config.fit or "stretch")
+    if isinstance(split.store, MappedRows):  # read from a disk: converted when they are read
+        return dataclasses.replace(split, view=view)
+    names, digests = tuple(split.paths), split.digests
+    return Split(convert(split.images, *view), split.labels, store_names=names, store_digests=digests)
 
 
 def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
@@ -226,7 +252,10 @@ def fetch(name: str) -> Path | None:
 
 
 def verify(name: str) -> dict[str, cache.Status]:
-    """Hash every file of a data set again: "ok", "missing" or "corrupt" for each."""
+    """Hash every file of a data set, or of a folder of prepared images, again: "ok", "missing" or "corrupt" for each."""
+    folder = Path(os.path.expanduser(name))
+    if name not in DATASETS and has_prepared(folder):
+        return verify_folder(folder)
     files = _spec(name).files
     return {} if files is None else cache.verify(files)
 

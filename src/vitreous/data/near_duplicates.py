@@ -144,7 +144,7 @@ def near_duplicate_notes(dataset: Dataset, most: int = 8) -> list[str]:
     found, splits = near_duplicates(dataset), _splits(dataset)
 
     def digest(split_name: str, index: int) -> bytes:
-        return splits[split_name].digests[index]
+        return splits[split_name].digest(index)
 
     notes = [
         f"almost the same picture: {describe_pair(pair, dataset)}"

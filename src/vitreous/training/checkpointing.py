@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -30,8 +32,13 @@ def restore(stepper: Stepper, tensors: dict[str, Tensor], group: Group) -> None:
     if stepper.averaged is not None:
         stepper.averaged.averaged.load_state_dict(with_prefix(tensors, "averaged."))
     _restore_optimizers(stepper, tensors)
-    rows = {name: value[group.rank].clone() for name, value in tensors.items() if name.endswith("generators")}
-    set_generator_states(stepper.device, rows)
+    generators = {name: value for name, value in tensors.items() if name.endswith("generators")}
+    if len(generators["generators"]) == group.world_size:
+        rows = {name: value[group.rank].clone() for name, value in generators.items()}
+        set_generator_states(stepper.device, rows)
+    else:  # another number of processes: dropout goes on with new random numbers, which differ between ranks
+        state = hashlib.sha256(generators["generators"].numpy().tobytes()).digest()
+        torch.manual_seed(int.from_bytes(state[:7], "big") + group.rank)
 
 
 def with_prefix(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
