@@ -57,7 +57,7 @@ def fetch(name: NameArgument, as_json: JsonOption = False) -> None:
 
 @app.command()
 def verify(name: VerifyArgument, as_json: JsonOption = False) -> None:
-    """Hash every cached file of a data set, or of a prepared folder, again; exit code 1 if one is missing or corrupt."""
+    """Hash every file of a cached data set or a prepared folder again; exit code 1 if one is missing or corrupt."""
     from vitreous.data import datasets
 
     statuses = datasets.verify(name)

@@ -45,6 +45,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_MOST_MEASURED = 5000  # images from which mean and standard deviation are taken where they must be read for that
+
+
 @dataclass(frozen=True)
 class Dataset:
     name: str
@@ -216,13 +219,24 @@ def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
     channels = train.image_shape[0]
     if raw.mean_std is not None and len(raw.mean_std[0]) == channels:
         return raw.mean_std
+    if train.view is not None and train.store_sums is not None:
+        train = _of_known_sums(train, train.view.channels)
     count = len(train) * math.prod(train.image_shape[1:])
     means, stds = [], []
-    for total, squares in train.sums.tolist():  # Python's integers: nothing overflows, nothing is rounded
+    sums = train.sums.tolist() * (channels // train.image_shape[0])
+    for total, squares in sums:  # Python's integers: nothing overflows, nothing is rounded
         means.append(round(total / count / 255, 4))
         variance = (count * squares - total**2) / count**2
         stds.append(round(max(math.sqrt(variance) / 255, 1e-3), 4))  # not 0, by which to_input would divide
     return tuple(means), tuple(stds)
+
+
+def _of_known_sums(train: Split, channels: int) -> Split:
+    """Return the images as they are stored, whose sums are known; if they become gray, some of them in gray."""
+    if channels >= train.stored_shape[0]:
+        return dataclasses.replace(train, view=None)
+    some = np.unique(np.linspace(0, len(train) - 1, _MOST_MEASURED).astype(np.int64))
+    return dataclasses.replace(train.take(some), store_sums=None)
 
 
 # --- the named data sets in the cache -----------------------------------------------------------------------------
@@ -252,7 +266,7 @@ def fetch(name: str) -> Path | None:
 
 
 def verify(name: str) -> dict[str, cache.Status]:
-    """Hash every file of a data set, or of a folder of prepared images, again: "ok", "missing" or "corrupt" for each."""
+    """Hash every file of a data set, or of prepared images, again: "ok", "missing" or "corrupt" for each."""
     folder = Path(os.path.expanduser(name))
     if name not in DATASETS and has_prepared(folder):
         return verify_folder(folder)

@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator
 from io import BufferedRandom
 from pathlib import Path
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -127,7 +128,7 @@ class ShardWriter:
     def _write_block(self) -> None:
         if not self._block:
             return
-        images, self._block = np.stack(self._block), []
+        images, self._block = np.ascontiguousarray(np.stack(self._block)), []
         self._sums.append(image_sums(images))
         self._stream.write(images.data)
 

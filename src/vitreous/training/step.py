@@ -167,10 +167,11 @@ class Stepper:
 
     def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return augmented images before normalisation, (B, C, H, W), and labels (B,)."""
-        train = self.dataset.train
-        pixels = train.batch(indices)
-        if self.config.data.augment != type(self.config.data.augment)():
-            pixels = augment(pixels.float() / 255, indices, self.config.data.augment, self.config.seed, epoch)
+        train, chosen = self.dataset.train, self.config.data.augment
+        pixels = train.stored_batch(indices) if chosen.crop else train.batch(indices)  # crops of a larger image
+        if chosen != type(chosen)():
+            size = train.image_shape[1:]
+            pixels = augment(pixels.float() / 255, indices, chosen, self.config.seed, epoch, size)
         return pixels, train.labels[indices].to(self.device)
 
     def _set_lr(self, factor: float) -> None:
