@@ -213,11 +213,12 @@ def _require_free(folder: Path, started: Manifest) -> tuple[Shard, ...]:
     if found is None:
         raise DataError(f"{folder} is not empty and holds no prepared images; name a new folder, or empty this one")
     if found.key != started.key:
-        held, asked = (
+        found_there, asked = (
             f"{each.content.source} in {by(*each.size)} and {plural(each.num_shards, 'shard')}"
             for each in (found, started)
         )
-        how = f"{held}, not {asked}" if held != asked else f"{held}, before the source or the fit changed"
+        changed = f"{found_there}, before the source or the fit changed"
+        how = f"{found_there}, not {asked}" if found_there != asked else changed
         raise DataError(f"{folder} holds other prepared images ({how}): name another folder, or remove this one")
     return found.shards
 
