@@ -62,10 +62,14 @@ def check_results(results: Sequence[ModelResult], images: Pictures, class_names:
     labels, num_classes = results[0].labels, len(class_names)
     if num_classes < 2:
         raise DataError(f"a comparison needs at least two classes, not {num_classes}")
-    shape, dtype = (images.stored_shape, "uint8") if isinstance(images, Split) else (images.shape[1:], images.dtype)
-    if len(shape) != 3 or len(images) != len(labels) or dtype != np.uint8:
-        found = f"{(len(images), *shape)} {dtype}"
-        raise DataError(f"expected {len(labels)} test images (n, C, H, W) of bytes, not {found}")
+    if isinstance(images, Split):
+        shape: tuple[int, ...] = (len(images), *images.image_shape)
+        is_bytes = True
+    else:
+        shape, is_bytes = images.shape, images.dtype == np.uint8
+    if len(shape) != 4 or shape[0] != len(labels) or not is_bytes:
+        of = "of bytes" if is_bytes else "of other numbers"
+        raise DataError(f"expected {len(labels)} test images (n, C, H, W) of bytes, not {shape} {of}")
     for result in results:
         who = f"{result.name!r} (seed {result.seed})"
         if not np.array_equal(result.labels, labels):
