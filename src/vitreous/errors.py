@@ -91,7 +91,7 @@ SWITCHES = {"--approximate": "approximate", "--resume": "resume", "--skip-corrup
 #: flags of what only the command line does
 COMMAND_LINE_ONLY = {
     "--args", "--batch-size", "--find-lr", "--from-data", "--gpu-memory", "--gpu-tflops", "--host", "--input-shape",
-    "--no-auth", "--port", "--preset", "--processes", "--token-file", "--utilisation",
+    "--no-auth", "--port", "--preset", "--processes", "--shards", "--size", "--token-file", "--utilisation",
 }  # fmt: skip
 
 #: command → function

@@ -60,6 +60,7 @@ COMMANDS: dict[str, list[str]] = {
     "data fetch": ["digits"],
     "data verify": ["mnist"],
     "data show": ["digits", "-o", "sheet.png"],
+    "data prepare": ["digits", "-o", "shards", "--shards", "3"],
     "data clean": [],
 }  # fmt: skip
 NO_RESULT = {

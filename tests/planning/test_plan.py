@@ -18,7 +18,7 @@ from trainings import small
 
 from vitreous.config import Config, DataConfig, configure
 from vitreous.data.datasets import load_dataset
-from vitreous.data.prepared import list_copies
+from vitreous.data.prepared_cache import list_copies
 from vitreous.models import ViT, build
 from vitreous.planning import Cluster, TrainingPlan, make_plan
 from vitreous.planning.activations import kept_for_backward

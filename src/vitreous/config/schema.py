@@ -327,6 +327,8 @@ class AugmentConfig(_Frozen):
     elastic: NonNegative = 0.0  # pixels by which a point of a coarse 4×4 grid may move
     erase: Fraction = 0.0  # side of an erased square, as a share of the image's
     flip: bool = False  # left-right
+    #: random crops, resized to the image size: the smallest share of the area that one keeps, such as 0.35; 0: none
+    crop: Fraction = 0.0
 
 
 class DataConfig(_Frozen):

@@ -172,6 +172,11 @@ class Run:
     def write_record(self) -> None:
         atomic_write_text(self.path / CONFIG, record_text(self.record))
 
+    def update_resolved(self, resolved: Resolved) -> None:
+        with self._writing():
+            self.record = self.record.replace(resolved=resolved)
+            self.write_record()
+
     # --- weights -------------------------------------------------------------------------------------------
 
     def finish(

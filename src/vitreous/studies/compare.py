@@ -67,7 +67,7 @@ def compare(
     notes, warnings = training_notes(runs, datasets)
     return write_comparison(
         results_from_runs(runs, datasets),
-        dataset.test.images.numpy(),
+        dataset.test,
         dataset.class_names,
         folder,
         title=f"{' against '.join(dict.fromkeys(names_of(runs)))} on {dataset.name}",

@@ -120,18 +120,12 @@ class Trainer:
     ):
         self.run, self.dataset, self.group = run, dataset, group
         self.callbacks = callbacks or Callbacks()
-        self.config, self.resolved = run.config, run.resolved
-        if self.resolved.batch_size % group.world_size:
-            raise RunError(
-                f"{str(run.path)!r} has batches of {self.resolved.batch_size} images, which {group.world_size}"
-                f" processes cannot share equally: resume with --processes {self.resolved.world_size}, or another"
-                " number that divides them"
-            )
+        self.config, self.resolved = run.config, plan.for_processes(run, group)
         group.announce(run.path)
         hardware.prepare(self.resolved.threads)
         self.stepper = Stepper(self.config, dataset, run.preprocessing, self.resolved, group, weights)
-        self.sampler = BatchSampler(
-            len(dataset.train), self.resolved.batch_size, self.config.seed, group.rank, group.world_size
+        self.sampler = BatchSampler.of(
+            dataset.train, self.resolved.batch_size, self.config.seed, group.rank, group.world_size
         )
         self.best = BestValidation(self.config.train)
         self.window = _Window()
@@ -248,6 +242,8 @@ class Trainer:
     def _restore(self) -> int:
         """Return the step to go on from: 0 for a new run."""
         point = self.run.rewind() if self.group.is_main else None
+        if self.group.is_main and self.resolved != self.run.resolved:
+            self.resolved = plan.note_processes(self.run, self.resolved, point.step if point else 0)
         self.group.barrier()  # rank 0 truncates metrics.jsonl, then all read
         if not self.group.is_main:
             point = self.run.resume_point(check_shards=False)

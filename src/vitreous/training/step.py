@@ -137,14 +137,18 @@ class Stepper:
     def _backward(self, epoch: int, indices: Tensor) -> tuple[float, int]:
         """Accumulate the gradients of the mean loss; return the loss and the number of correct predictions."""
 
+        # the mean over the ranks is that over all images, also where their shares are not equal
+        world_size = self.group.world_size
+        images_per_rank = len(indices) if world_size == 1 else self.resolved.batch_size / world_size
+
         def backward(part: Tensor) -> tuple[float, int]:
             loss, num_correct = self._loss(*self.batch(epoch, part))
-            share = len(part) / len(indices)
             value = loss.item()
             if not math.isfinite(value):
                 raise FloatingPointError(f"{value}")
-            (loss * share if share < 1 else loss).backward()
-            return value * share, num_correct
+            share = len(part) / images_per_rank
+            (loss * share if share != 1 else loss).backward()
+            return value * (len(part) / len(indices)), num_correct
 
         if self.split_batch is not None:
             results = self.split_batch.run(backward, indices)
@@ -184,10 +188,11 @@ class Stepper:
 
     def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return augmented images before normalisation, (B, C, H, W), and labels (B,)."""
-        train = self.dataset.train
-        pixels = train.batch(indices)
-        if self.config.data.augment != type(self.config.data.augment)():
-            pixels = augment(pixels.float() / 255, indices, self.config.data.augment, self.config.seed, epoch)
+        train, chosen = self.dataset.train, self.config.data.augment
+        pixels = train.stored_batch(indices) if chosen.crop else train.batch(indices)  # crops of a larger image
+        if chosen != type(chosen)():
+            size = train.image_shape[1:]
+            pixels = augment(pixels.float() / 255, indices, chosen, self.config.seed, epoch, size)
         return pixels, train.labels[indices].to(self.device)
 
     def _set_lr(self, factor: float) -> None:
