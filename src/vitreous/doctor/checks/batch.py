@@ -23,6 +23,13 @@ SAME_PREDICTION = 1e-4
 
 def batch_size(tested: ModelUnderTest) -> Iterator[Finding]:
     """Any number of images must do, one included."""
+    if tested.is_unbatched:
+        yield finding(
+            "batch-size",
+            f"the model runs on one image of shape {tested.shape} without a batch axis, but not on batches (2 images:"
+            f" {tested.refusals[2]}).",
+        )
+        return
     failures, accepted = dict(tested.refusals), [tested.fixed_batch_size] if tested.fixed_batch_size else [2]
     if tested.fixed_batch_size or tested.refusals:
         failures = {size: error for size, error in failures.items() if size <= 8} or failures

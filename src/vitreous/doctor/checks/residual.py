@@ -201,7 +201,8 @@ def _swapped(graph: Graph, total: Node) -> tuple[Node, Node] | None:
         if not stream.from_input or not graph.depends(branch, stream) or branch is stream:
             continue
         nodes = graph.between(stream, branch)[1:]
-        if any(linear_op(node) for node in nodes) and not any(node.op in NORMS for node in nodes):
+        layers = any(node.op == "convolution" or linear_op(node) for node in nodes)  # 1×1 convolutions are linear
+        if layers and not any(node.op in NORMS for node in nodes):
             return total, norm
     return None
 

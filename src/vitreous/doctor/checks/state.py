@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from vitreous.doctor.checks.batch import SAME_PREDICTION
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.model_io import max_moved
-from vitreous.doctor.model_under_test import ModelUnderTest, randomise_parameters, unregistered_tensors
+from vitreous.doctor.model_state import randomise_parameters, unregistered_tensors
+from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.randomness import Reseeded, seed_everything
 from vitreous.doctor.recording import without_views
 from vitreous.reports.formats import percent, plural
