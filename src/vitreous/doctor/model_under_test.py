@@ -63,6 +63,8 @@ class ModelUnderTest:
         self.images = self._find_inputs()  # normalised, channels first
         self.shape: Shape = tuple(self.images.shape[1:])
         few = self.images if self.fixed_batch_size else self.images[:2]
+        if self._copy_uses_original(few):
+            self.model = self.original
         with self.borrowed() as model:
             start = time.thread_time()
             outputs = self.outputs(model, few)
@@ -75,6 +77,18 @@ class ModelUnderTest:
             self.output_kind = model_io.kind_of(self.outputs(model, self.batch))
         self.num_classes = self.num_classes or max(outputs.shape[1], 2)
         self.fresh = self._looks_fresh() if self.fresh is None else self.fresh
+
+    def _copy_uses_original(self, images: Tensor) -> bool:
+        """Whether the copy computes with the original's parameters: a function defined in the constructor keeps them."""
+        parameters = [parameter for parameter in self.original.parameters() if parameter.requires_grad]
+        if self.model is self.original or self.is_unbatched or not parameters:
+            return False
+        with self.borrowed() as model:
+            outputs = self.outputs(model, images, grad=True)
+        if not outputs.requires_grad:
+            return False
+        gradients = torch.autograd.grad(outputs.sum(), parameters, allow_unused=True)
+        return any(gradient is not None for gradient in gradients)
 
     def _looks_fresh(self) -> bool | None:
         """Judge by the norm layers; without any, by whether another instance has other random matrices."""

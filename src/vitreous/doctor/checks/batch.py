@@ -113,7 +113,7 @@ def tokens_never_attend(tested: ModelUnderTest) -> Iterator[Finding]:
         if reason is not None:
             reasons[i] = reason
     if not reasons:
-        raise NotMeasured("every position of every attention depends on the whole input, so tokens look alike")
+        raise NotMeasured("every position of every attention depends on the whole input: tokens look alike, or are one")
     if _self_only([op.weights for op in ops]):
         reasons = dict.fromkeys(reasons, "each token puts its whole weight on itself")
     if "" in reasons.values():
@@ -136,9 +136,11 @@ def _why_separate(values: Tensor, by_image: list[Tensor], by_region: list[Tensor
     owned = changes > 1e-5 * size  # float noise is 1e-7 of the size; a changed image changes its tokens by about 1
     if not bool((owned.sum(0) == 1).any()):
         return None
-    if positions == 1:
-        return f"each of its {groups} groups holds a single position"
     parts = torch.stack([(run - values).abs().amax(-1) for run in by_region])  # (regions, G, S)
+    if positions == 1:
+        if bool((parts[:, owned[0]] > 1e-5 * size).all()):
+            return None  # the whole image is one token
+        return f"each of its {groups} groups holds a single position"
     # a token belongs to the regions that change it most; norms over the whole image change all tokens a little
     regions_of = parts > 0.05 * parts.amax(dim=(1, 2), keepdim=True).clamp(min=1e-5 * float(size))
     bits = 2 ** torch.arange(len(parts), device=parts.device)
