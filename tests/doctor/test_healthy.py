@@ -35,6 +35,7 @@ TRANSFORMER = {
     "attention-collapsed",
     "heads-scrambled", "patches-scrambled", "norm-axis", "class-token-untrained", "skip-missing", "skip-normalised",
     "branch-not-normalised", "branch-doubled", "activations-with-depth", "gradients-with-depth",
+    "positions-repeated", "positions-unused",
 }  # fmt: skip
 
 
@@ -84,8 +85,9 @@ def test_large_presets(name: str) -> None:
 )  # fmt: skip
 def test_variants(changes: dict) -> None:
     config = ViTConfig(**{"dim": 32, "depth": 2, "num_heads": 2, "mlp_dim": 64, **changes})
-    no_token = {"class-token-untrained"} if config.pool != "cls" else frozenset()
-    assert_healthy(diagnose(build(config), seed=3), no_token)
+    absent = {"class-token-untrained"} if config.pool != "cls" else set()
+    absent |= {"positions-repeated", "positions-unused"} if config.positions == "relative" else set()
+    assert_healthy(diagnose(build(config), seed=3), absent)
 
 
 def test_timm(timm) -> None:

@@ -42,6 +42,7 @@ class AttentionOp:
     weights: Tensor
     weight_factor: float  # the factor between the softmax and the weights, 1 in the paper; NaN if learned
     values: Tensor
+    logits_node: Node
     logits: Tensor  # the input of the softmax
     unmasked: Tensor  # the same before masks and biases were added
     softmax_dim: int
@@ -75,6 +76,7 @@ def attention_ops(recorder: Recorder) -> list[AttentionOp]:
                     weights=weights,
                     weight_factor=factor,
                     values=values,
+                    logits_node=logits,
                     logits=logits.tensor,
                     unmasked=_without_masks(logits).tensor,
                     softmax_dim=softmax.arguments[1] % softmax.tensor.ndim,
@@ -132,6 +134,17 @@ def linear_op(node: Node) -> LinearOp | None:
         return None
     in_features, out_features = matrix.tensor.shape[-2:]
     return LinearOp(leaf.name, in_features, out_features, data, node)
+
+
+def layer_op(node: Node) -> LinearOp | None:
+    """Return a linear layer, or a 1-D convolution of kernel 1, which is one with the features in the middle."""
+    if node.op != "convolution" or node.tensor.ndim != 3 or not node.parents[0].from_input:
+        return linear_op(node)
+    weight = node.parents[1]
+    if weight.from_input or weight.tensor.shape[-1] != 1 or node.arguments[8] != 1:
+        return None
+    out_features, in_features = weight.tensor.shape[:2]
+    return LinearOp(without_views(weight).name, in_features, out_features, node.parents[0], node)
 
 
 def linear_feeding(node: Node) -> LinearOp | None:

@@ -13,6 +13,7 @@ from importlib import resources
 from typing import Any, Literal
 
 from vitreous.doctor.examples import example_diff
+from vitreous.errors import VitreousError
 from vitreous.reports.formats import join
 
 Level = Literal["broken", "warning", "note"]
@@ -21,6 +22,10 @@ LEVELS: tuple[Level, ...] = ("broken", "warning", "note")  # worst first
 
 class NotMeasured(Exception):
     """Raised by a check that cannot observe what it needs; the message gives the reason."""
+
+
+class MissingModule(VitreousError):
+    """The model needs a package that is not installed."""
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 from torch import nn
 
+from vitreous.doctor.findings import MissingModule
 from vitreous.doctor.guessing import Settings, guess_arguments
 from vitreous.errors import VitreousError
 from vitreous.reports.formats import join
@@ -265,7 +266,7 @@ def _placeholder(module: str, name: str) -> type:
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             if cls.__name__ == name:
-                raise VitreousError(f"the module {missing!r} is missing: pip install {missing}")
+                raise MissingModule(f"the module {missing!r} is missing: pip install {missing}")
             return super().__call__(*args, **kwargs)
 
     return Meta(name, (nn.Module,) if name.endswith("Module") else (), {})

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 from vitreous.doctor import model_io
 from vitreous.doctor.attention_ops import AttentionOp, attention_ops
-from vitreous.doctor.findings import NotMeasured
+from vitreous.doctor.findings import MissingModule, NotMeasured
 from vitreous.doctor.graph import Graph
 from vitreous.doctor.model_io import Shape
-from vitreous.doctor.randomness import Deterministic
+from vitreous.doctor.model_state import looks_fresh, randomise_parameters, restored, unregistered_tensors
+from vitreous.doctor.randomness import Deterministic, seed_everything
 from vitreous.doctor.recording import Recorder, record_forward
 from vitreous.errors import VitreousError
 
@@ -31,106 +32,7 @@ CPU_SECONDS = 30.0  # of CPU time: slow checks (overfitting) stop here and are n
 SLOW_SECONDS_PER_IMAGE = 0.02  # from here on most checks use fewer images
 BATCH_SIZES = (2, 1, 4, 8, 16, 32, 64, 100, 128)  # tried in this order until the model runs
 
-# --- tensors of a model --------------------------------------------------------------------------------------
-
-_MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # what every module has: `_parameters`, hooks, `training`
-
-
-def unregistered_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors that are neither parameters nor buffers, including those of modules kept in plain lists."""
-    registered = {id(tensor) for tensor in [*model.parameters(), *model.buffers()]}
-    modules = {id(module) for module in model.modules()}
-    found: dict[str, Tensor] = {}
-    for prefix, module in model.named_modules():
-        for attribute, value in vars(module).items():
-            if attribute in _MODULE_ATTRIBUTES:
-                continue
-            for name, item in _tensors_and_modules(value, f"{prefix}.{attribute}" if prefix else attribute):
-                if isinstance(item, Tensor) and id(item) not in registered:
-                    found[name] = item
-                elif isinstance(item, nn.Module) and id(item) not in modules:
-                    inner = [*item.named_parameters(prefix=name), *item.named_buffers(prefix=name)]
-                    found |= {path: tensor for path, tensor in inner if id(tensor) not in registered}
-    return found
-
-
-def _tensors_and_modules(value: Any, name: str) -> Iterator[tuple[str, Tensor | nn.Module]]:
-    if isinstance(value, Tensor | nn.Module):
-        yield name, value
-    elif isinstance(value, list | tuple | dict):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from _tensors_and_modules(item, f"{name}[{key!r}]")
-
-
-@contextmanager
-def _restored(model: nn.Module) -> Iterator[None]:
-    """Restore attributes, values, requires_grad and gradients afterwards."""
-    attributes = []
-    for module in model.modules():
-        members = {key: dict(vars(module)[key]) for key in ("_parameters", "_buffers", "_modules")}
-        attributes.append((module, dict(vars(module)), members))
-    # caches: some models keep tensors in a dict or a list
-    plain = [
-        value for module in model.modules() for key, value in vars(module).items() if key not in _MODULE_ATTRIBUTES
-    ]
-    containers = [(value, copy.copy(value)) for value in plain if type(value) in (dict, list)]
-    candidates = [*model.parameters(), *model.buffers(), *unregistered_tensors(model).values()]
-    leaves = [tensor for tensor in candidates if tensor.is_leaf and not tensor.is_inference()]
-    values = [(tensor, tensor.detach().clone(), tensor.requires_grad, tensor.grad) for tensor in leaves]
-    try:
-        yield
-    finally:
-        for module, own, members in attributes:
-            vars(module).clear()
-            vars(module).update(own)
-            for key, member in members.items():
-                vars(module)[key].clear()
-                vars(module)[key].update(member)
-        for container, content in containers:
-            container.clear()
-            container.update(content) if isinstance(container, dict) else container.extend(content)
-        for tensor, value, requires_grad, grad in values:
-            tensor.requires_grad_(requires_grad)
-            tensor.data.copy_(value)
-            tensor.grad = grad
-
-
-@torch.no_grad()
-def randomise_parameters(model: nn.Module, seed: int) -> None:
-    """Give every parameter that training can change a random value of a sensible size.
-
-    Fresh models hide faults: a zero head gives every image the same logits, layer scales of 1e-5 disable whole blocks.
-    Matrices preserve the variance of their input (1 / fan-in), vectors change by 0.2 around their value. Frozen
-    parameters keep their values (a position table frozen at zero stays zero), unless all are frozen.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    trainable = any(parameter.requires_grad for parameter in model.parameters())
-    for parameter in model.parameters():
-        if not parameter.is_floating_point() or (trainable and not parameter.requires_grad):
-            continue
-        noise = torch.randn(parameter.shape, generator=generator).to(parameter.device, parameter.dtype)
-        if parameter.ndim <= 1:
-            parameter.add_(0.2 * noise)
-        elif parameter.ndim == 3:  # tokens and positions (1, N, D); or one matrix (in, out) per head
-            parameter.copy_(noise * (0.5 if parameter.shape[0] == 1 else parameter.shape[1] ** -0.5))
-        else:
-            parameter.copy_(noise * max(parameter[0].numel(), 1) ** -0.5)
-
-
-_NORMS = (nn.LayerNorm, nn.BatchNorm1d, nn.BatchNorm2d, nn.GroupNorm, nn.RMSNorm)
-
-
-def looks_fresh(model: nn.Module) -> bool | None:
-    """Whether all norm layers are at weight 1 and bias 0, which one training step changes; None without norm layers."""
-    norms = [module for module in model.modules() if isinstance(module, _NORMS) and module.weight is not None]
-    biases = [bias for norm in norms if (bias := getattr(norm, "bias", None)) is not None]
-    initial = all(bool((norm.weight == 1).all()) for norm in norms) and not any(bool(bias.any()) for bias in biases)
-    return initial if norms else None
-
-
 Constructor = tuple[Callable[..., nn.Module], dict[str, Any]]
-
-# --- the model -----------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False, kw_only=True)
@@ -152,6 +54,7 @@ class ModelUnderTest:
         # CPU time, not wall time: other processes must not decide what is measured
         self.deadline = time.thread_time() + CPU_SECONDS
         self.refusals: dict[int, str] = {}  # batch size → the error it raises
+        self.is_unbatched = False
         try:
             self.model = copy.deepcopy(self.original)
         except Exception:  # some models hold objects that cannot be copied; `borrowed` restores the original
@@ -160,6 +63,8 @@ class ModelUnderTest:
         self.images = self._find_inputs()  # normalised, channels first
         self.shape: Shape = tuple(self.images.shape[1:])
         few = self.images if self.fixed_batch_size else self.images[:2]
+        if self._copy_uses_original(few):
+            self.model = self.original
         with self.borrowed() as model:
             start = time.thread_time()
             outputs = self.outputs(model, few)
@@ -171,7 +76,32 @@ class ModelUnderTest:
         with self.borrowed(randomised=True) as model:
             self.output_kind = model_io.kind_of(self.outputs(model, self.batch))
         self.num_classes = self.num_classes or max(outputs.shape[1], 2)
-        self.fresh = looks_fresh(self.model) if self.fresh is None else self.fresh
+        self.fresh = self._looks_fresh() if self.fresh is None else self.fresh
+
+    def _copy_uses_original(self, images: Tensor) -> bool:
+        """Whether the copy computes with the original's parameters: a function defined in the constructor keeps them."""
+        parameters = [parameter for parameter in self.original.parameters() if parameter.requires_grad]
+        if self.model is self.original or self.is_unbatched or not parameters:
+            return False
+        with self.borrowed() as model:
+            outputs = self.outputs(model, images, grad=True)
+        if not outputs.requires_grad:
+            return False
+        gradients = torch.autograd.grad(outputs.sum(), parameters, allow_unused=True)
+        return any(gradient is not None for gradient in gradients)
+
+    def _looks_fresh(self) -> bool | None:
+        """Judge by the norm layers; without any, by whether another instance has other random matrices."""
+        if (fresh := looks_fresh(self.model)) is not None or self.factory is None:
+            return fresh
+        seed_everything(self.seed + 4242)
+        try:
+            others = dict(self.factory().named_parameters())
+        except Exception:
+            return None
+        matrices = {name: parameter for name, parameter in self.model.named_parameters() if parameter.ndim > 1}
+        same = sum(name not in others or torch.equal(p.cpu(), others[name].cpu()) for name, p in matrices.items())
+        return True if matrices and 2 * same < len(matrices) else None
 
     # --- inputs
 
@@ -194,6 +124,8 @@ class ModelUnderTest:
             images = model_io.synthetic_inputs(64, shape, self.generator()).to(self.device)
             try:
                 return self._accepted(images)
+            except MissingModule:
+                raise
             except VitreousError:
                 if self.input_shape is not None:
                     raise
@@ -213,6 +145,8 @@ class ModelUnderTest:
                     self.outputs(model, some)
             except NotMeasured as error:
                 raise VitreousError(f"{error}; the doctor examines classifiers") from None
+            except MissingModule:
+                raise
             except Exception as error:
                 self.refusals[size] = f"{type(error).__name__}: {error}".splitlines()[0]
                 continue
@@ -220,10 +154,28 @@ class ModelUnderTest:
                 return images
             self.fixed_batch_size = size
             return some
+        if self._accepts_unbatched(images[0]):
+            self.fixed_batch_size = 1
+            return images[:1]
         raise VitreousError(
             f"The model does not accept inputs of shape {(2, *images.shape[1:])}: {self.refusals[2]};"
             " give its shape: --input-shape 1,28,28 (or images=...)"
         )
+
+    def _accepts_unbatched(self, image: Tensor) -> bool:
+        """Whether the model takes one image without a batch axis; if so, it is given that from now on."""
+        if self.model is self.original:  # it could not be copied, and the hook would stay
+            return False
+        remove_axis = self.model.register_forward_pre_hook(lambda _, inputs: (inputs[0][0], *inputs[1:]))
+        try:
+            with self.borrowed() as model:
+                outputs = self.outputs(model, image[None])
+        except Exception:
+            outputs = None
+        self.is_unbatched = outputs is not None and len(outputs) == 1
+        if not self.is_unbatched:
+            remove_axis.remove()
+        return self.is_unbatched
 
     @cached_property
     def labels(self) -> Tensor:
@@ -241,7 +193,7 @@ class ModelUnderTest:
     @contextmanager
     def borrowed(self, *, randomised: bool = False, training: bool = False) -> Iterator[nn.Module]:
         """Lend the model, in eval mode unless `training`, with random parameters if `randomised`; restore it after."""
-        with _restored(self.model):
+        with restored(self.model):
             self.model.train(training)
             if randomised:
                 randomise_parameters(self.model, self.seed)

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Iterator
 
-from vitreous.doctor.checks import attention, batch, data, fresh, layout, outputs, patches, residual, state, structure
+from vitreous.doctor.checks import (
+    attention, batch, data, fresh, layout, norms, outputs, patches, positions, residual, state, structure,
+)  # fmt: skip
 from vitreous.doctor.findings import Finding
 from vitreous.doctor.model_under_test import ModelUnderTest
 
@@ -36,7 +38,7 @@ CHECKS: dict[str, Check] = {
     "skip-normalised": residual.skip_normalised,
     "branch-not-normalised": residual.branch_not_normalised,
     "branch-doubled": residual.branch_doubled,
-    "norm-axis": structure.norm_axis,
+    "norm-axis": norms.norm_axis,
     "block-reused": structure.block_reused,
     "linear-after-linear": outputs.linear_after_linear,
     "unregistered-tensors": state.unregistered,
@@ -51,6 +53,8 @@ CHECKS: dict[str, Check] = {
     "patches-without-influence": patches.without_influence,
     "border-ignored": patches.border_ignored,
     "patch-order-ignored": patches.order_ignored,
+    "positions-repeated": positions.repeated,
+    "positions-unused": positions.unused,
     "argument-without-effect": structure.argument_without_effect,
     "cannot-overfit": fresh.cannot_overfit,
 }

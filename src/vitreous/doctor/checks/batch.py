@@ -23,6 +23,13 @@ SAME_PREDICTION = 1e-4
 
 def batch_size(tested: ModelUnderTest) -> Iterator[Finding]:
     """Any number of images must do, one included."""
+    if tested.is_unbatched:
+        yield finding(
+            "batch-size",
+            f"the model runs on one image of shape {tested.shape} without a batch axis, but not on batches (2 images:"
+            f" {tested.refusals[2]}).",
+        )
+        return
     failures, accepted = dict(tested.refusals), [tested.fixed_batch_size] if tested.fixed_batch_size else [2]
     if tested.fixed_batch_size or tested.refusals:
         failures = {size: error for size, error in failures.items() if size <= 8} or failures
@@ -106,7 +113,7 @@ def tokens_never_attend(tested: ModelUnderTest) -> Iterator[Finding]:
         if reason is not None:
             reasons[i] = reason
     if not reasons:
-        raise NotMeasured("every position of every attention depends on the whole input, so tokens look alike")
+        raise NotMeasured("every position of every attention depends on the whole input: tokens look alike, or are one")
     if _self_only([op.weights for op in ops]):
         reasons = dict.fromkeys(reasons, "each token puts its whole weight on itself")
     if "" in reasons.values():
@@ -129,9 +136,11 @@ def _why_separate(values: Tensor, by_image: list[Tensor], by_region: list[Tensor
     owned = changes > 1e-5 * size  # float noise is 1e-7 of the size; a changed image changes its tokens by about 1
     if not bool((owned.sum(0) == 1).any()):
         return None
-    if positions == 1:
-        return f"each of its {groups} groups holds a single position"
     parts = torch.stack([(run - values).abs().amax(-1) for run in by_region])  # (regions, G, S)
+    if positions == 1:
+        if bool((parts[:, owned[0]] > 1e-5 * size).all()):
+            return None  # the whole image is one token
+        return f"each of its {groups} groups holds a single position"
     # a token belongs to the regions that change it most; norms over the whole image change all tokens a little
     regions_of = parts > 0.05 * parts.amax(dim=(1, 2), keepdim=True).clamp(min=1e-5 * float(size))
     bits = 2 ** torch.arange(len(parts), device=parts.device)

@@ -117,7 +117,7 @@ def _embedding_to_tokens(tested: ModelUnderTest) -> str | None:
     else:
         per_image, width, features = 0, 0, shape[-1]
         labels = torch.arange(shape[:-1].numel()).view(*shape[:-1], 1).expand(shape)
-    if features < 2 or len(labels.unique()) <= len(embedding.tensor) * 2:
+    if features < 2 or len(labels.unique()) <= tested.num_recorded * 2:
         return None
     for carried in tested.graph.follow(embedding, labels):
         if _features_of(carried.consumer) is not carried.node:

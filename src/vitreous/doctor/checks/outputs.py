@@ -11,7 +11,8 @@ from vitreous.doctor.attention_ops import linear_feeding, linear_op
 from vitreous.doctor.findings import Finding, Level, NotMeasured, finding, quoted
 from vitreous.doctor.graph import Graph, is_dropped, origin
 from vitreous.doctor.model_io import kind_of, logits_in, max_moved
-from vitreous.doctor.model_under_test import ModelUnderTest, unregistered_tensors
+from vitreous.doctor.model_state import unregistered_tensors
+from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.randomness import DROPOUT, Deterministic, seed_everything
 from vitreous.doctor.recording import VIEWS, Node, record_forward, without_views
 from vitreous.reports.formats import number, percent, plural
@@ -113,8 +114,9 @@ def linear_after_linear(tested: ModelUnderTest) -> Iterator[Finding]:
         first = linear_feeding(second.data) if second else None
         if first and second and _feeds_only(tested.graph, first.output, second.weight):
             widths = first.in_features, first.out_features, second.out_features
-            # through a bottleneck (LoRA, factorised layers) two linear layers save parameters: maybe on purpose
-            level: Level = "note" if widths[1] < min(widths[0], widths[2]) else "warning"
+            # a bottleneck that saves parameters (factorised layers) may be there on purpose
+            saves = widths[1] * (widths[0] + widths[2]) < widths[0] * widths[2]
+            level: Level = "note" if saves else "warning"
             pairs[level][first.weight, second.weight] = widths
     for level, found in pairs.items():
         if found:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import torch
@@ -71,18 +72,22 @@ def order_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
     batch = tested.batch if tested.fixed_batch_size else tested.batch[:8]
     with tested.borrowed(randomised=True) as model:
         original = tested.log_probabilities(model, batch)
-        between_images = float(total_variation(original, original.roll(1, 0)).mean())
+        others = tested.log_probabilities(model, tested.synthetic_inputs(len(batch), offset=12))
+        between_images = float(total_variation(original, others).mean())
         if between_images < 1e-4:
             raise NotMeasured("the outputs hardly depend on the image, so the order of its patches cannot matter")
-        for block in _block_sizes(tested):
-            shuffled = _shuffle(batch, block, tested.generator(3))
+        for block, is_first_fixed in itertools.product(_block_sizes(tested), (False, True)):
+            shuffled = _shuffle(batch, block, is_first_fixed, tested.generator(3))
+            if shuffled is None:
+                continue
             moved = max_moved(original, tested.log_probabilities(model, shuffled))
             # healthy: as much as between two images (0.3 to 3 times); without positions: float noise, 1e-5 times
             if moved < 1e-3 * between_images:
                 what = f"the {block}×{block} blocks of an image" if block else "the patches"
+                but = " (the first one aside, whose token is read in place of a class token)" if is_first_fixed else ""
                 yield finding(
                     "patch-order-ignored",
-                    f"the order of the patches does not matter: with {what} shuffled, {percent(moved)} of the"
+                    f"the order of the patches does not matter: with {what}{but} shuffled, {percent(moved)} of the"
                     f" probability moves, against {percent(between_images)} between two images (all parameters"
                     " randomised).",
                 )
@@ -154,15 +159,28 @@ def _block_sizes(tested: ModelUnderTest) -> list[int]:
     return [side for side in sides if short <= 64 or (height % side == 0 and width % side == 0)]
 
 
-def _shuffle(images: Tensor, block: int, generator: torch.Generator) -> Tensor:
+def _shuffle(images: Tensor, block: int, is_first_fixed: bool, generator: torch.Generator) -> Tensor | None:
+    """Return the images with their blocks in another order; None where there are too few."""
     if not block:
-        return images[:, _derangement(images.shape[1], generator).to(images.device)]
+        order = _order(images.shape[1], is_first_fixed, generator)
+        return None if order is None else images[:, order.to(images.device)]
     height, width = images.shape[2] // block * block, images.shape[3] // block * block  # the remainder stays in place
     blocks = F.pixel_unshuffle(images[:, :, :height, :width], block)  # (B, C·block², rows, columns)
-    order = _derangement(blocks[0, 0].numel(), generator).to(images.device)
+    order = _order(blocks[0, 0].numel(), is_first_fixed, generator)
+    if order is None:
+        return None
     shuffled = images.clone()
-    shuffled[:, :, :height, :width] = F.pixel_shuffle(blocks.flatten(2)[:, :, order].view_as(blocks), block)
+    moved = blocks.flatten(2)[:, :, order.to(images.device)].view_as(blocks)
+    shuffled[:, :, :height, :width] = F.pixel_shuffle(moved, block)
     return shuffled
+
+
+def _order(count: int, is_first_fixed: bool, generator: torch.Generator) -> Tensor | None:
+    if not is_first_fixed:
+        return _derangement(count, generator)
+    if count < 3:
+        return None
+    return torch.cat([torch.zeros(1, dtype=torch.long), 1 + _derangement(count - 1, generator)])
 
 
 def _derangement(count: int, generator: torch.Generator) -> Tensor:

@@ -10,15 +10,17 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vitreous.doctor.attention_ops import AttentionOp, linear_op
+from vitreous.doctor.attention_ops import AttentionOp, layer_op, linear_op
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.graph import NORMS, Graph, origin
 from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.doctor.norm_ops import is_statistic, norms_of
 from vitreous.doctor.recording import Node
 from vitreous.reports.formats import plural
 
 #: A block has two to four branches; a skip connection around a whole stack of blocks is no mistake.
 _LEVELS = 4
+_NORM_ARITHMETIC = frozenset(["sub", "mul", "div", "pow"])
 _FUSED_NORMS = frozenset(["native_layer_norm", "native_batch_norm", "native_group_norm", "_fused_rms_norm"])
 
 
@@ -54,7 +56,7 @@ def skip_normalised(tested: ModelUnderTest) -> Iterator[Finding]:
     if not found:
         raise NotMeasured("no residual connection was observed")
     attention = [residual for residual in found if residual.kind == "attention"]
-    normed = [residual for residual in attention if residual.skip.op in _FUSED_NORMS]
+    normed = [residual for residual in attention if norms_of(residual.skip)]
     # A post-norm model looks the same in the middle: x = norm(x + f(x)). There the norm belongs to the block before,
     # and the last sum is normalised.
     own = [residual for residual in normed if _parent(residual.skip.module) == residual.module != ""]
@@ -201,7 +203,8 @@ def _swapped(graph: Graph, total: Node) -> tuple[Node, Node] | None:
         if not stream.from_input or not graph.depends(branch, stream) or branch is stream:
             continue
         nodes = graph.between(stream, branch)[1:]
-        if any(linear_op(node) for node in nodes) and not any(node.op in NORMS for node in nodes):
+        layers = any(node.op == "convolution" or linear_op(node) for node in nodes)  # 1×1 convolutions are linear
+        if layers and not any(node.op in NORMS for node in nodes):
             return total, norm
     return None
 
@@ -213,11 +216,15 @@ def _is_bare(graph: Graph, residual: Residual) -> bool:
 
 
 def _leads_to_norm(graph: Graph, node: Node) -> bool:
+    """Whether this is a norm, or arithmetic of a hand-written one: x − mean, x², x · rsqrt(…)."""
     while node.op not in NORMS and (node.op == "native_dropout" or origin(node) is not node):
         children = graph.children.get(id(node), [])
         if len(children) != 1:
             return False
         node = children[0]
+    if node.op in _NORM_ARITHMETIC:
+        partners = [parent for parent in node.parents if parent.from_input]
+        return node.op == "pow" or any(is_statistic(partner) for partner in partners)
     return node.op in NORMS
 
 
@@ -273,7 +280,7 @@ def stages(tested: ModelUnderTest) -> list[tuple[Node, list[AttentionOp]]]:
 def _source(node: Node, steps: int = 12) -> Node | None:
     """Walk back from queries or keys to the input of the linear layer that they come from."""
     node = origin(node)
-    if (linear := linear_op(node)) is not None:
+    if (linear := layer_op(node)) is not None:
         return origin(linear.data)
     data = [parent for parent in node.parents if parent.from_input]
     sources = {id(source): source for parent in data if steps and (source := _source(parent, steps - 1)) is not None}

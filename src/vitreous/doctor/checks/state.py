@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from vitreous.doctor.checks.batch import SAME_PREDICTION
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.model_io import max_moved
-from vitreous.doctor.model_under_test import ModelUnderTest, randomise_parameters, unregistered_tensors
+from vitreous.doctor.model_state import randomise_parameters, unregistered_tensors
+from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.randomness import Reseeded, seed_everything
 from vitreous.doctor.recording import without_views
 from vitreous.reports.formats import percent, plural
@@ -61,11 +62,13 @@ def parameters_without_gradient(tested: ModelUnderTest) -> Iterator[Finding]:
         size = sum(named[name].numel() for name in dead)
         # one vector that is not used is a spare token (for masked training), not a forgotten layer
         spare = all(named[name].numel() == named[name].shape[-1] and named[name].ndim > 1 for name in dead)
+        single = dead <= _of_single_keys(tested)
         yield finding(
             "parameters-without-gradient",
             f"{len(dead)} of {len(named)} parameter tensors ({quoted(sorted(dead))}; {plural(size, 'value')}) get no"
-            f" gradient from {len(tested.batch)} images, even with all parameters randomised.",
-            level="note" if spare else None,
+            f" gradient from {len(tested.batch)} images, even with all parameters randomised"
+            + (": their attention has a single token to read at this image size." if single else "."),
+            level="note" if spare or single else None,
             module=min(dead).rpartition(".")[0],
         )
 
@@ -158,9 +161,27 @@ def _without_gradient(tested: ModelUnderTest) -> set[str]:
     return (dead[0] & dead[1]) - _key_biases(tested)
 
 
-def _key_biases(tested: ModelUnderTest) -> set[str]:
+def _of_single_keys(tested: ModelUnderTest) -> set[str]:
+    """Return the parameters that scores of a single key are computed with: its weight is 1, whatever they are."""
     try:
-        nodes = [op.scores.key_node for op in tested.attention if op.scores]
+        scores = [op.logits_node for op in tested.attention if op.weights.shape[-1] == 1]
+    except NotMeasured:
+        return set()
+    found: set[str] = set()
+    seen: set[int] = set()
+    while scores:
+        node = scores.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            found |= {node.name} if node.kind == "parameter" else set()
+            scores += node.parents
+    return found
+
+
+def _key_biases(tested: ModelUnderTest) -> set[str]:
+    """Return the biases of keys, and of scores themselves (attention pooling): softmax ignores both."""
+    try:
+        nodes = [op.scores.key_node if op.scores else without_views(op.logits_node) for op in tested.attention]
     except NotMeasured:
         return set()
     return {without_views(node.parents[0]).name for node in nodes if node.op == "addmm"}

@@ -1,4 +1,4 @@
-"""Is the model built as intended: separate blocks, norms over the features, arguments that have an effect?"""
+"""Is the model built as intended: separate blocks, arguments that have an effect?"""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from vitreous.doctor.attention_ops import LinearOp, linear_op
-from vitreous.doctor.checks.residual import stages
+from vitreous.doctor.attention_ops import linear_op
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.graph import Graph
-from vitreous.doctor.model_under_test import ModelUnderTest, unregistered_tensors
+from vitreous.doctor.model_state import unregistered_tensors
+from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.randomness import seed_everything
 from vitreous.doctor.recording import Node, record_forward
 from vitreous.reports.formats import plural
@@ -49,53 +48,6 @@ def _chain(graph: Graph, nodes: list[Node]) -> int:
     return length
 
 
-def norm_axis(tested: ModelUnderTest) -> Iterator[Finding]:
-    """The norm before attention must run over the features, which are what the next linear layer sums over."""
-    measured, joint = 0, None
-    for start, _ in stages(tested):
-        if start.op == "native_layer_norm":
-            width = len(start.arguments[1])
-            if width > 1 and start.tensor.ndim - width < 2:
-                joint, measured = joint or start, measured + 1
-                continue
-            shape = (*start.tensor.shape[:-1], 1)
-        elif start.op == "native_batch_norm" and start.tensor.ndim > 2:
-            shape = (1, start.tensor.shape[1], *[1] * (start.tensor.ndim - 2))
-        else:
-            continue
-        labels = torch.arange(torch.Size(shape).numel()).view(shape).expand(start.tensor.shape)
-        for carried in tested.graph.follow(start, labels):
-            if (linear := linear_op(carried.consumer)) is None or linear.data is not carried.node:
-                continue
-            rows = carried.labels.reshape(-1, carried.labels.shape[-1])
-            measured += 1
-            same_in_row = bool((rows == rows[:, :1]).all())
-            if min(rows.shape) > 1 and same_in_row != (start.op == "native_layer_norm"):
-                yield _wrong_axis(start, linear)
-                return
-            break
-    if joint is not None:
-        yield finding(
-            "norm-axis",
-            f"`{joint.module}` normalises {tuple(joint.arguments[1])} together, all tokens of an image at once: each"
-            " token's scale depends on the others.",
-            level="note",
-            module=joint.module,
-        )
-    elif not measured:
-        raise NotMeasured("no norm before an attention was observed")
-
-
-def _wrong_axis(norm: Node, linear: LinearOp) -> Finding:
-    axis = "the tokens" if norm.op == "native_layer_norm" else "one channel per token"
-    return finding(
-        "norm-axis",
-        f"`{norm.module}` normalises over {axis} of its {tuple(norm.tensor.shape)} input; the linear layer behind it"
-        f" sums over {linear.in_features} features, which is another axis.",
-        module=norm.module,
-    )
-
-
 # --- constructor arguments -----------------------------------------------------------------------------------
 
 #: Arguments that set a size, a number of layers or a rate: without effect, they are a mistake.
@@ -115,9 +67,8 @@ def argument_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
     tried = 0
     for name, value in _values(build, arguments).items():
         seen = [_signature(tested, build, arguments | {name: other}) for other in _others(value)]
-        seen = [signature for signature in seen if signature is not None]
-        tried += bool(seen)
-        if seen and all(signature == base for signature in seen):
+        tried += any(signature is not None for signature in seen)
+        if all(signature == base for signature in seen):  # a value that does not run has an effect
             without.append(name)
     if not tried:
         raise NotMeasured("no argument could be changed by itself")

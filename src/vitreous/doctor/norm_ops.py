@@ -1,0 +1,79 @@
+"""The norms found in a recording: torch's own, and hand-written ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitreous.doctor.graph import origin
+from vitreous.doctor.recording import Node
+
+_REDUCTIONS = frozenset(["mean", "var", "std", "sum", "var_mean", "std_mean", "linalg_vector_norm", "norm"])
+#: What may lie between a reduction and its use: √(variance + ε) and the like.
+_UNARY = frozenset(["sqrt", "rsqrt", "pow", "reciprocal", "clamp", "clamp_min", "add", "sub", "mul", "div", "maximum"])
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """A normalised tensor, and the axes that were normalised together."""
+
+    node: Node
+    axes: tuple[int, ...]
+    is_batch_norm: bool = False
+
+    @property
+    def group_size(self) -> int:
+        return self.node.tensor.shape.numel() // int(self.groups.max() + 1)
+
+    @property
+    def groups(self) -> Tensor:
+        """The group of each element, as a number."""
+        shape = [1 if axis in self.axes else size for axis, size in enumerate(self.node.tensor.shape)]
+        return torch.arange(torch.Size(shape).numel()).view(shape).expand(self.node.tensor.shape)
+
+
+def norms_of(start: Node) -> list[Norm]:
+    """Return the norm that `start` is the result of; for a hand-written one its scaling and its centring."""
+    ndim = start.tensor.ndim
+    if start.op == "native_layer_norm":
+        return [Norm(start, tuple(range(ndim - len(start.arguments[1]), ndim)))]
+    if start.op == "_fused_rms_norm":
+        return [Norm(start, (ndim - 1,))]
+    if start.op in ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"):
+        axes = tuple(axis for axis in range(ndim) if axis != 1)
+        return [Norm(start, axes, is_batch_norm=True)] if ndim > 2 else []
+    return list(_by_hand(start))
+
+
+def _by_hand(node: Node) -> Iterator[Norm]:
+    """Walk back through x ↦ a·x + b; where b or a is a statistic of x, it is a step of a norm."""
+    for _ in range(8):
+        if node.op not in ("add", "sub", "mul", "div") or len(node.arguments) < 2:
+            return
+        data = [parent for parent in node.parents if parent.from_input]
+        full = [parent for parent in data if parent.tensor.shape == node.tensor.shape]
+        if len(full) != 1 or len(data) > 2:
+            return
+        for other in data:
+            if other is not full[0]:
+                if not is_statistic(other):
+                    return
+                yield Norm(node, _reduced_axes(node.tensor, other.tensor))
+        node = origin(full[0])
+
+
+def _reduced_axes(full: Tensor, statistic: Tensor) -> tuple[int, ...]:
+    sizes = [1] * (full.ndim - statistic.ndim) + list(statistic.shape)
+    return tuple(axis for axis, size in enumerate(sizes) if size == 1 < full.shape[axis])
+
+
+def is_statistic(node: Node, steps: int = 8) -> bool:
+    """Whether this is a mean, a standard deviation or the like: a reduction, with simple functions of it at most."""
+    node = origin(node)
+    if node.op in _REDUCTIONS:
+        return True
+    data = [parent for parent in node.parents if parent.from_input]
+    return bool(steps and node.op in _UNARY and data) and all(is_statistic(parent, steps - 1) for parent in data)
