@@ -34,7 +34,7 @@ Styles = Mapping[str, ModelStyle]
 
 def tick_percent(share: float) -> str:
     """Return a tick label of an accuracy axis; the margin above 100 % has none."""
-    return f"{100 * share:.4g} %" if share <= 1 + 1e-9 else ""
+    return f"{round(100 * share, 9):.4g} %" if share <= 1 + 1e-9 else ""
 
 
 # --- accuracy with its interval ----------------------------------------------------------------------------

@@ -121,10 +121,9 @@ def _legend(figure: Figure, study: GridStudy, styles: Mapping[str, ModelStyle]) 
     for arm in study.arms:
         style, label = styles[arm.name], shorten_to(arm.name, _LONGEST_NAME, _FONT_SIZE)
         widest = max(widest, text_width(label, _FONT_SIZE))
-        dash = (0, style.dash) if style.dash else "solid"
-        handles.append(
-            Line2D([], [], color=style.color, marker=style.marker, linestyle=dash, label=label, markersize=6)
-        )
+        handle = Line2D([], [], color=style.color, marker=style.marker, label=label, markersize=6)
+        handle.set_dashes(style.dash) if style.dash else handle.set_linestyle("solid")
+        handles.append(handle)
     columns = max(1, min(len(handles), int(_WIDTH // (64 + widest))))
     figure.legend(handles=handles, loc="outside upper left", ncols=columns, labelcolor=light("ink"), handlelength=3)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,12 +125,12 @@ def _write_evaluated(run: Run, batch_size: int) -> None:
 def read_evaluated(run: Run, batch_size: int) -> Evaluated | None:
     """Return the stored evaluation; None where there is none, or one of other weights or of a damaged file."""
     try:
-        with np.load(_file(run, batch_size)) as arrays:
+        with np.load(io.BytesIO(_file(run, batch_size).read_bytes())) as arrays:
             facts = json.loads(arrays["facts"].tobytes())
             packed = arrays["correct"]
         if facts.pop("weights") != run.record.weights.sha256:
             return None
         correct = np.unpackbits(packed, count=facts.pop("count")).astype(bool)
         return Evaluated(**facts | {"run": str(run.path)}, correct=correct)
-    except (OSError, ValueError, KeyError, TypeError, EOFError):
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile):
         return None

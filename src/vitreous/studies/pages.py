@@ -32,7 +32,7 @@ def list_table() -> tuple[RichTable, list[dict[str, Any]]]:
         full, quick = (_count_runs(study, is_quick) for is_quick in (False, True))
         shown = ["–" if count is None else str(count) for count in (full, quick)]
         table.add_row(Text(name, style="bold"), *shown, Text(study.claim))
-        facts = {"name": name, "title": study.title, "claim": study.claim, "source": study.source}
+        facts: dict[str, Any] = {"name": name, "title": study.title, "claim": study.claim, "source": study.source}
         values.append(facts | {"runs": full, "quick_runs": quick, "seeds": study.seeds, "quick": study.quick.how})
     return table, values
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from vitreous.errors import RunError
@@ -38,9 +39,7 @@ def train_all(jobs: Sequence[Job], *, at_once: int | None, device: str, progress
     if count < 2:
         for job in jobs:
             with _named(job):
-                train_and_evaluate(
-                    job.config, job.path, job.batch_sizes, device, lambda share, job=job: progress.update(job, share)
-                )
+                train_and_evaluate(job.config, job.path, job.batch_sizes, device, partial(progress.update, job))
             progress.finish(job)
         return
     with deferred_signals() as signals, contextlib.closing(_Workers(count, device)) as workers:
@@ -94,6 +93,7 @@ class _Workers:
         self.responses: queue.Queue[tuple[int, dict[str, Any]]] = queue.Queue()
         self.busy: dict[int, Job] = {}
         self.processes: list[subprocess.Popen[str]] = []
+        self.threads: list[threading.Thread] = []
         paths = [os.path.abspath(path) for path in sys.path if path]  # not "": the current folder
         for number in range(count):
             process = subprocess.Popen(
@@ -105,7 +105,8 @@ class _Workers:
                 start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the others
             )
             self.processes.append(process)
-            threading.Thread(target=self._listen, args=(number, process), daemon=True).start()
+            self.threads.append(threading.Thread(target=self._listen, args=(number, process), daemon=True))
+            self.threads[-1].start()
 
     def send(self, number: int, job: Job) -> None:
         self.busy[number] = job
@@ -142,5 +143,8 @@ class _Workers:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
                 process.stdin.close()
-        for process in self.processes:
+        for process, thread in zip(self.processes, self.threads, strict=True):
             process.wait()
+            thread.join()
+            assert process.stdout is not None
+            process.stdout.close()

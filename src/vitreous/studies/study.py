@@ -56,8 +56,14 @@ class StudyResult:
         return self.study.name
 
     @property
-    def verdict(self) -> str:
+    def headline(self) -> str:
+        """What holds and what does not, in short."""
         return headline(self.verdicts)
+
+    @property
+    def verdict(self) -> str:
+        """Every verdict in a line, with its numbers."""
+        return "\n".join(verdict.sentence for verdict in self.verdicts)
 
     @property
     def num_runs(self) -> int:
@@ -74,7 +80,7 @@ class StudyResult:
             "title": self.study.title,
             "claim": self.study.claim,
             "source": self.study.source,
-            "verdict": self.verdict,
+            "headline": self.headline,
             "verdicts": [verdict.as_dict() for verdict in self.verdicts],
             "level": LEVEL,
             "cells": [cell.as_dict() for cell in self.cells.all],
@@ -118,6 +124,10 @@ def run_study(
         raise ConfigError(f"--jobs {jobs}: at least 1")
     folder = report_folder(out or Path("runs") / f"study-{study.name}{'-quick' * quick}", Path())
     if isinstance(study, TransferStudy):
+        if data is not None or jobs is not None:
+            raise ConfigError(
+                f"{study.name!r} is a transfer: its data are in [transfer], and it trains one run at a time"
+            )
         return _run_transfer(study, quick, seeds, folder, settings, device, progress)
     shown = f"vitreous study {name_or_file}" + " --quick" * quick + "".join(f" --set {one}" for one in settings)
     study = quickly(study) if quick else study
@@ -193,7 +203,7 @@ def _write(
     for figure in result.figures:
         beside |= {f"{figure.name}.svg": figure.svg, f"{figure.name}.png": figure.png}
     write_report(
-        result.report, _TEMPLATE, title=study.title, description=result.verdict, beside=beside, result=result,
+        result.report, _TEMPLATE, title=study.title, description=result.headline, beside=beside, result=result,
         styles=styles, drawn=drawn, positions=positions, words=_WORDS,
     )  # fmt: skip
     return result

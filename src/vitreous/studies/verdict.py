@@ -153,5 +153,10 @@ def _sentence_case(text: str) -> str:
 
 
 def headline(verdicts: Sequence[Verdict]) -> str:
-    """Return all verdicts as one text."""
-    return " ".join(verdict.sentence for verdict in verdicts)
+    """Return what holds and what does not, without numbers; where something is only measured, its sentence."""
+    words = {"holds": "Holds", "contradicted": "Contradicted", "undecided": "Undecided", "mixed": "Mixed"}
+    parts = []
+    for outcome, word in words.items():
+        if claims := [verdict.check.claim.rstrip(".") for verdict in verdicts if verdict.outcome == outcome]:
+            parts.append(f"{word}: {'; '.join(claims)}.")
+    return " ".join([*parts, *(verdict.sentence for verdict in verdicts if verdict.outcome == "measured")])
