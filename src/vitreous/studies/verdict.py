@@ -159,4 +159,5 @@ def headline(verdicts: Sequence[Verdict]) -> str:
     for outcome, word in words.items():
         if claims := [verdict.check.claim.rstrip(".") for verdict in verdicts if verdict.outcome == outcome]:
             parts.append(f"{word}: {'; '.join(claims)}.")
-    return " ".join([*parts, *(verdict.sentence for verdict in verdicts if verdict.outcome == "measured")])
+    measured = [verdict.sentence for verdict in verdicts if verdict.outcome == "measured"]
+    return " ".join([*parts, *(f"{sentence.partition(', not significantly')[0].rstrip('.')}." for sentence in measured)])
