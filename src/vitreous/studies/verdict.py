@@ -160,4 +160,6 @@ def headline(verdicts: Sequence[Verdict]) -> str:
         if claims := [verdict.check.claim.rstrip(".") for verdict in verdicts if verdict.outcome == outcome]:
             parts.append(f"{word}: {'; '.join(claims)}.")
     measured = [verdict.sentence for verdict in verdicts if verdict.outcome == "measured"]
-    return " ".join([*parts, *(f"{sentence.partition(', not significantly')[0].rstrip('.')}." for sentence in measured)])
+    return " ".join(
+        [*parts, *(f"{sentence.partition(', not significantly')[0].rstrip('.')}." for sentence in measured)]
+    )
