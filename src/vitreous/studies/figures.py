@@ -110,8 +110,10 @@ def _x_axis(axes: Axes, points: Points) -> None:
     if points.scale == "log":
         axes.set_xscale("log")
         axes.minorticks_off()
-    axes.set_xticks(positions, [points.name_of(value) for value in points.values])
-    axes.set_xlabel(points.label)
+    room = 0.8 * _WIDTH / len(positions)
+    names = [shorten_to(points.name_of(value), room, _FONT_SIZE) for value in points.values]
+    axes.set_xticks(positions, names)
+    axes.set_xlabel(shorten_to(points.label, 0.8 * _WIDTH, _FONT_SIZE))
 
 
 def _legend(figure: Figure, study: GridStudy, styles: Mapping[str, ModelStyle]) -> None:
