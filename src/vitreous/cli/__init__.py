@@ -28,8 +28,8 @@ app = Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = (
-    "presets", "shapes", "paper", "plan", "train", "compare", "demo", "transfer", "evaluate", "calibrate", "predict",
-    "look", "mistakes", "doctor", "env", "convert", "export", "serve", "completion",
+    "presets", "shapes", "paper", "plan", "train", "compare", "demo", "study", "transfer", "evaluate", "calibrate",
+    "predict", "look", "mistakes", "doctor", "env", "convert", "export", "serve", "completion",
 )  # fmt: skip
 for verb in VERBS:
     app.command(verb)(getattr(import_module(f"vitreous.cli.{verb}"), verb))

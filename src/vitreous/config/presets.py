@@ -16,6 +16,7 @@ from vitreous.config.schema import (
     CNNConfig,
     Config,
     DataConfig,
+    MixerConfig,
     TrainConfig,
     ViTConfig,
 )
@@ -67,6 +68,11 @@ def cnn() -> Config:
             label_smoothing=0.1, ema_decay=0.99,
         ),
     )  # fmt: skip
+
+
+def mixer() -> Config:
+    """`vit` with a dense layer over the tokens in place of attention; `vitreous study attention-or-mixing` compares."""
+    return vit().replace(name="mixer", model=MixerConfig())
 
 
 # --- recipes: the shortest, smallest and best trainings we know, each chosen on validation (docs/log.md) and measured
@@ -284,7 +290,7 @@ def vit_s16() -> Config:
 PRESETS: dict[str, Callable[[], Config]] = {
     function().name: function
     for function in (
-        vit, vit_p4, vit_hybrid, cnn, mnist_fast, mnist_vit, mnist_tiny, mnist_plain, mnist_best, mnist_cnn,
+        vit, vit_p4, vit_hybrid, cnn, mixer, mnist_fast, mnist_vit, mnist_tiny, mnist_plain, mnist_best, mnist_cnn,
         fashion_best, cifar_fast, post_vit, post_cnn, post_design, vit_b16, vit_b32, vit_l16, vit_l32, vit_h14,
         vit_ti16, vit_s16,
     )

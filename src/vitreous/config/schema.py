@@ -266,6 +266,35 @@ class CNNConfig(_ImageModel):
         return self
 
 
+class MixerConfig(_ImageModel):
+    """A ViT with a dense layer over the tokens in place of attention (MLP-Mixer), the mean of which is classified."""
+
+    kind: Literal["mixer"] = "mixer"
+    patch_size: Size = (7, 7)
+    dim: Positive = 64
+    depth: Count = 4
+    token_dim: Positive = 32  # hidden width of the layers that mix tokens
+    mlp_dim: Positive = 128
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
+
+    @property
+    def num_patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    def check_geometry(self) -> Self:
+        """Raise if the patches do not fill the image; checked when the model is built, as for a ViT."""
+        if self.image_size[0] % self.patch_size[0] or self.image_size[1] % self.patch_size[1]:
+            raise ConfigError(
+                f"model.patch_size={_size(self.patch_size)} does not divide the images of {_size(self.image_size)}"
+                " pixels: choose a patch that does, or another --set data.image_size"
+            )
+        return self
+
+
 class _ArticleModel(_ImageModel):
     @model_validator(mode="after")
     def _check_geometry(self) -> Self:
@@ -310,7 +339,8 @@ class ArticleDesignConfig(_ArticleModel):
 
 
 ModelConfig = Annotated[
-    ViTConfig | CNNConfig | ArticleCNNConfig | ArticleViTConfig | ArticleDesignConfig, Field(discriminator="kind")
+    ViTConfig | CNNConfig | MixerConfig | ArticleCNNConfig | ArticleViTConfig | ArticleDesignConfig,
+    Field(discriminator="kind"),
 ]
 
 
@@ -344,6 +374,9 @@ class DataConfig(_Frozen):
     val_fraction: Fraction = 0.1  # likewise, of what is left; 0: none
     split_seed: Seed = 0
     train_per_class: Positive | None = None  # keep only this many training images per class
+    #: for studies: the patches of every image in another order, the same in all (fixed) or one of its own (each)
+    shuffle_patches: Literal["none", "fixed", "each"] = "none"
+    shuffle_patch_size: Size = (7, 7)
     augment: AugmentConfig = AugmentConfig()
 
 

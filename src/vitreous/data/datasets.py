@@ -21,6 +21,7 @@ from vitreous.data.fitting import Fit
 from vitreous.data.images import convert
 from vitreous.data.mapped import MappedRows
 from vitreous.data.prepared import has_prepared, verify_folder
+from vitreous.data.shuffling import shuffle_patches
 from vitreous.data.specs import DATASETS, DatasetInfo, DatasetSpec
 from vitreous.data.splits import (
     MeanStd,
@@ -63,6 +64,7 @@ class Dataset:
     duplicates: int = 0  # test images that are in the training set too; not counted in the named data sets
     fit: Fit = "stretch"  # how images of another size are fitted
     skipped: tuple[str, ...] = ()  # files left out because they cannot be read
+    shuffled: bool = False  # the patches of the images are in another order (data.shuffle_patches)
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -110,10 +112,14 @@ def load_dataset(config: DataConfig, multiple_of: tuple[int, int] = (1, 1), long
     if new_channels != channels:
         notes.append("colours converted to gray by luma" if channels == 3 else "gray repeated over three channels")
     mean, std = _mean_std(raw, train)
+    if config.shuffle_patches != "none":
+        train, val, test = (shuffle_patches(split, config, part) for part, split in enumerate((train, val, test)))
+        own = "the same order for all" if config.shuffle_patches == "fixed" else "each image has an order of its own"
+        notes.append(f"patches of {by(*config.shuffle_patch_size)} pixels are shuffled ({own})")
     return Dataset(
         name=config.name, train=train, val=val, test=test, class_names=raw.class_names, mean=mean, std=std,
         polarity=raw.polarity, checksums=raw.checksums, notes=tuple(notes), duplicates=duplicates,
-        fit=config.fit or raw.fit, skipped=raw.skipped,
+        fit=config.fit or raw.fit, skipped=raw.skipped, shuffled=config.shuffle_patches != "none",
     )  # fmt: skip
 
 

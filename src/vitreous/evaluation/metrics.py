@@ -7,6 +7,7 @@ Shapes: n images, c classes. `scores` (n, c) are logits or probabilities: the la
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -221,13 +222,30 @@ def welch_t_test(first: Sequence[float], second: Sequence[float]) -> float:
     return _p_value("ttest_ind", a, b, equal_var=False, difference=a.mean() - b.mean(), spread=spread)
 
 
+def welch_interval(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Return the difference of the means of two samples of seeds with Welch's t-interval."""
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if min(len(a), len(b)) < 2:
+        raise DataError(f"Welch's interval needs at least two seeds each, not {len(a)} and {len(b)}")
+    difference, squares = float(a.mean() - b.mean()), [x.var(ddof=1) / len(x) for x in (a, b)]
+    variance = float(sum(squares))
+    if variance == 0:
+        return Interval(difference, difference, difference)
+    freedom = variance**2 / sum(square**2 / (len(x) - 1) for square, x in zip(squares, (a, b), strict=True))
+    half = float(special.stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(variance))
+    return Interval(difference, difference - half, difference + half)
+
+
 def _p_value(test: str, *samples: Any, difference: float, spread: float, **options: Any) -> float:
     """Run a t-test of scipy.stats, which takes a second to import; without any spread only the difference is left."""
     if difference == 0 or spread == 0:
         return 1.0 if difference == 0 else 0.0
     from scipy import stats
 
-    return float(getattr(stats, test)(*samples, **options).pvalue)
+    with warnings.catch_warnings():
+        # of seeds that are exactly equal in one of two samples; the other has a spread
+        warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
+        return float(getattr(stats, test)(*samples, **options).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -29,8 +29,8 @@ _COPIED = ("class_names", "preprocessing", "parameters", "accuracy", "temperatur
 SAMPLES_BYTES = 720_000  # of pixels; 1 MB as text
 BUNDLED_SAMPLES = BUNDLED / "samples.json"  # `digit_samples` of a run with this shape, without importing scikit-learn
 BUNDLED_SHAPE = [1, 28, 28]  # channels, height, width
-_TITLES = {"vit": "ViT", "cnn": "CNN", "post-vit": "The article's ViT", "post-cnn": "The article's CNN",
-           "post-design": "The article's design"}  # fmt: skip
+_TITLES = {"vit": "ViT", "cnn": "CNN", "mixer": "Mixer", "post-vit": "The article's ViT",
+           "post-cnn": "The article's CNN", "post-design": "The article's design"}  # fmt: skip
 
 
 def parse_metadata(properties: Mapping[str, str]) -> dict[str, Any]:

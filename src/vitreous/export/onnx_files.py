@@ -47,6 +47,11 @@ def export_onnx(run: Run, path: Path, full: bool = True, *, for_browser: bool = 
     path, start = Path(path), time.perf_counter()
     if path.is_dir():
         raise ExportError(f"{str(path)!r} is a folder; name a file, as in -o model.onnx")
+    if run.preprocessing.shuffled:
+        raise ExportError(
+            f"{str(run.path)!r} was trained on images with shuffled patches (data.shuffle_patches), for a study: it"
+            " predicts no other images, so there is nothing to export"
+        )
     model = run.load_model()
     full = full and isinstance(model, ViT)
     proto = build_graph(run, model, full)
