@@ -27,8 +27,10 @@ _HERE = Path(__file__).parent
 FORM = b"application/x-www-form-urlencoded"
 MOST_BODY_BYTES = 4096
 MOST_TRIES, TRIES_SECONDS, MOST_ADDRESSES = 10, 60.0, 1024
-#: Nothing but this page's own stylesheet, and a form that leads back here.
-CSP = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+#: Nothing but this page's own stylesheet and icon, and a form that leads back here.
+CSP = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 Headers = dict[bytes, bytes]
 
 
@@ -70,15 +72,17 @@ class SignIn:
         self._bodies = BodyReader(replace(limits, body_bytes=MOST_BODY_BYTES, json_bytes=MOST_BODY_BYTES))
         self._template = page_environment(_HERE).get_template("sign-in.html.jinja")
 
-    def page(self, error: str = "", status: int = 401, *, reload: bool = False, headers: Any = None) -> Response:
-        """Return the form; `reload` asks the browser to come again, now from this site."""
+    def page(self, error: str = "", status: int = 200, *, reload: bool = False, headers: Any = None) -> Response:
+        """Return the form; `reload` asks the browser to come again, now from this site.
+
+        Its status is 200, because browsers report a page with 401 as an error; programs get 401 (`wants_page`).
+        """
         html = self._template.render(error=error, reload=reload)
         own = {
             "content-security-policy": CSP,
             # the browser states the form's origin only if it may; `no-referrer` would make it "null"
             "referrer-policy": "same-origin",
             "cache-control": "no-store",
-            "www-authenticate": 'Bearer realm="vitreous"',  # browsers ask for nothing themselves
         }
         return Response(html, status, {**own, **(headers or {})}, "text/html")
 

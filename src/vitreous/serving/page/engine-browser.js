@@ -78,7 +78,7 @@ export class BrowserEngine {
 
   /** @param {Model} model @param {LookRequest} request @param {AbortSignal} [signal] @returns {Promise<LookResult>} */
   async look(model, { pixels: bytes, headMask, tokenMask, want }, signal) {
-    await this.load(model);
+    if (!this.isReady(model)) await this.load(model);
     const pixels = Float32Array.from(bytes, (value) => value / 255);
     const image = { data: pixels, dims: [1, model.channels, ...model.image_size] };
     if (!isViT(model) || model.lean) {
