@@ -153,7 +153,7 @@ def test_the_compared_model_is_loaded_after_the_first_prediction(browser: Any, s
     fetched: list[str] = []
     held: list[Any] = []
     page.on("request", lambda request: fetched.append(request.url.removeprefix(static_site)))
-    page.route("**/models/digits-cnn.onnx*", held.append)
+    page.route("**/models/digits-cnn.onnx*", lambda route: held.append(route))
     page.goto(static_site)
     page.wait_for_function("document.querySelector('.prediction.vit .big')?.textContent.match(/[0-9]/)")
     page.wait_for_timeout(200)
