@@ -115,7 +115,8 @@ def bodies() -> dict[str, Attack]:
             lambda: request(b"\x00" * 4096, path=b"/v1/look", kind=JSON, extra=_TENSORS), 400
         ),
         "look, binary: a file in that format": _of(
-            lambda: request(b"\xff" * 8 + b"{}", path=b"/v1/look", kind=b"application/x-safetensors", extra=_TENSORS), 415
+            lambda: request(b"\xff" * 8 + b"{}", path=b"/v1/look", kind=b"application/x-safetensors", extra=_TENSORS),
+            415,
         ),
         "look, binary: a mask of 1,000,000": _of(
             lambda: request(b'{"pixels": "", "token_mask": [' + b"1," * 999_999 + b"1]}", path=b"/v1/look", kind=JSON,

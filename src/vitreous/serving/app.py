@@ -158,7 +158,9 @@ class Application:
     def __init__(self, app: FastAPI, service: Service, gate: security.Gate):
         self.app, self.service, self.gate = app, service, gate
         self._routes = {getattr(route, "path", "") for route in app.routes}
-        self._sign_in = gate.sessions and SignIn(gate.token or "", gate.sessions, service.limits)
+        self._sign_in: SignIn | None = None
+        if gate.token is not None and gate.sessions is not None:
+            self._sign_in = SignIn(gate.token, gate.sessions, service.limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # the lifespan

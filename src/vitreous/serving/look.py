@@ -145,7 +145,7 @@ def as_tensors(found: dict[str, Any]) -> bytes:
     for name, value in found.items():
         if value is None:
             continue
-        array = np.ascontiguousarray(value, np.float32)
+        array: np.ndarray = np.ascontiguousarray(value, np.float32)
         if name == "attention" and not is_exact:
             array = np.rint(array * ATTENTION_STEPS) / np.float32(ATTENTION_STEPS)
         if name in LARGE and np.abs(array).max(initial=0) <= _LARGEST_HALF:
