@@ -183,6 +183,32 @@ def static_photos_site(mixed_runs: list[Run], tmp_path_factory: pytest.TempPathF
         yield address
 
 
+@pytest.fixture(scope="session")
+def tall_run(browser: Any, mixed_runs: list[Run], tmp_path_factory: pytest.TempPathFactory, randomise: Any) -> Run:
+    """A model of three classes that takes colour images of 64×48 pixels."""
+    tiny: dict[str, Any] = {"dim": 16, "mlp_dim": 24, "zero_head": False, "depth": 1, "num_heads": 2}
+    model = ViTConfig(image_size=(64, 48), channels=3, patch_size=16, num_classes=3, **tiny)
+    source = str(mixed_runs[0].path.parent / "data")
+    config = Config(name="tall", model=model, data=DataConfig(name=source, image_size=(64, 48), channels=3, fit="crop"))
+    dataset = load_dataset(config.data)
+    run = Run.create(tmp_path_factory.mktemp("tall") / "tall", config, dataset, Preprocessing.for_dataset(dataset))
+    run.finish(randomise(build(model)), None)
+    return run
+
+
+@pytest.fixture(scope="session", params=["served", "static"])
+def tall_site(request: pytest.FixtureRequest, tall_run: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from vitreous.serving.static_page import export_page
+
+    folder = tmp_path_factory.mktemp("tall-site")
+    if request.param == "served":
+        with serving([tall_run], folder / "log.txt") as address:
+            yield address
+    else:
+        with hosting(export_page([tall_run], folder / "page").folder) as address:
+            yield address
+
+
 @contextlib.contextmanager
 def hosting(folder: Path) -> Iterator[str]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Static, directory=folder))

@@ -6,6 +6,8 @@ models.json         as /v1/models, where each model's "onnx" and "samples" name 
 models/ID.onnx      the full graph with required masks (onnxruntime-web has no optional inputs)
 samples/ID.json     as /v1/samples; models with the same images share one
 ort/                onnxruntime-web
+….gz                compressed copies. The page itself fetches those of the runtime, models and samples, so that any
+                    host will do; the others are for hosts that look for them (nginx: gzip_static on)
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from vitreous.export.catalog import check_images, model_ids, models_document, sa
 from vitreous.export.graph import require_export_packages
 from vitreous.export.onnx_files import Exported, export_onnx
 from vitreous.runs import Run
+from vitreous.serving.compression import LEAST_COMPRESSED, compressed
 from vitreous.serving.pages import entries_from_onnx, page_files
 
 _ORT_FILES = (
@@ -75,6 +78,7 @@ def export_page(runs: Sequence[Run], folder: Path) -> ExportedPage:
             for file in ORT_WEB.files:
                 _write(built / "ort" / file.name, sources.read(ORT_WEB, file.name))
             models = _add_models(runs, built)
+            _add_compressed_copies(built)
             if folder.exists():
                 folder.rmdir()
             built.rename(folder)
@@ -101,11 +105,17 @@ def _add_models(runs: Sequence[Run], folder: Path) -> tuple[Exported, ...]:
         entry["lean"] = not model.full  # only `pixels` goes in, only `logits` and `probabilities` come out
         entry["samples"] = samples.setdefault(_json(samples_for(run)), f"samples/{entry['id']}.json")
     files = {name: document for document, name in samples.items()}
-    files["models.json"] = _json(models_document(entries))
+    files["models.json"] = _json({**models_document(entries), "gzip": True})
     files["engine.json"] = _json({"engine": "browser"})
     for name, document in files.items():
         _write(folder / name, document)
     return exported
+
+
+def _add_compressed_copies(folder: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and (path.stat().st_size >= LEAST_COMPRESSED or path.parent != folder):
+            _write(path.with_name(f"{path.name}.gz"), compressed(path.read_bytes()))
 
 
 def _json(document: object) -> bytes:

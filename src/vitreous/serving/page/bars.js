@@ -10,6 +10,7 @@
  * @property {Float32Array | null} before  the probabilities with nothing removed; null if nothing is removed
  */
 
+import { disagreementSentence } from "./disagreement.js";
 import { make, setAttributes, setText } from "./dom.js";
 import { argmax } from "./vit-maths.js";
 import { percent, unlikeSentence } from "./words.js";
@@ -59,6 +60,7 @@ export class Bars {
   #columns = [];
   #fitted = "";
   #unlike = make("p", { id: "unlike", class: "unlike" });
+  #disagreement = make("p", { id: "disagreement", class: "unlike" });
 
   /** @param {HTMLElement} place */
   constructor(place) {
@@ -70,6 +72,7 @@ export class Bars {
     this.#fit(predictions, classNames);
     predictions.forEach((prediction, m) => this.#columns[m].paint(prediction, classNames));
     setText(this.#unlike, unlikeSentence(predictions));
+    setText(this.#disagreement, disagreementSentence(predictions, classNames));
   }
 
   /** @param {Prediction[]} predictions @param {string[]} classNames */
@@ -91,7 +94,7 @@ export class Bars {
     const longest = Math.max(...classNames.map((name) => name.length));
     this.place.style.setProperty("--label", longest > 2 ? `${Math.min(longest, 10)}ch` : "18px");
     const heads = make("div", { class: "prediction-heads" }, ...this.#columns.map(({ head }) => head));
-    this.place.replaceChildren(heads, this.#unlike, table);
+    this.place.replaceChildren(heads, this.#unlike, this.#disagreement, table);
   }
 }
 

@@ -7,6 +7,7 @@
  * @import { State } from "./state.js"
  */
 
+import { disagreementSentence } from "./disagreement.js";
 import { takesDrawings } from "./engine.js";
 import { sameClasses } from "./session.js";
 import { argmax, sum } from "./vit-maths.js";
@@ -113,7 +114,8 @@ export function announcement(session) {
     const best = argmax(probabilities);
     return `${name}: ${session.classNames[best]}, ${percent(probabilities[best])}.`;
   });
-  return joined(...sentences, unlikeSentence(session.predictions()));
+  const disagreement = disagreementSentence(session.predictions(), session.classNames);
+  return joined(...sentences, unlikeSentence(session.predictions()), disagreement);
 }
 
 /** @param {string[]} sentences */

@@ -80,8 +80,10 @@
  * @property {string} place  where the models run, as a sentence
  * @property {boolean} hasGradients  whether it can compute `relevance`
  * @property {number} mostNumbers  in one result
- * @property {(progress: Progress, onList: (models: Model[]) => void) => Promise<void>} start  load what is needed; the
- *   list of models comes first
+ * @property {(progress: Progress, onList: (models: Model[]) => Model | null | void) => Promise<void>} start  load what
+ *   is needed; the list of models comes first, and of these the one that `onList` returns, or else the first
+ * @property {(model: Model) => boolean} isReady  whether it runs at once
+ * @property {(model: Model) => Promise<void>} load  make a model ready that is not
  * @property {(model: Model) => Promise<Samples>} samples
  * @property {(model: Model, request: LookRequest, signal?: AbortSignal) => Promise<LookResult>} look
  */

@@ -40,6 +40,7 @@ class Page {
       await session.engine.start(showProgress, (models) => {
         session.models = models;
         fitted = this.#useChosenModels(); // the input is shown before the models are loaded
+        return session.lead; // loaded first
       });
       await fitted;
       this.#requests.predict();
