@@ -23,6 +23,8 @@ from starlette.exceptions import HTTPException
 import vitreous
 from vitreous.serving import contract, docs, security
 from vitreous.serving.contract import POST_PROBLEMS
+from vitreous.serving.made_files import MADE_FILES
+from vitreous.serving.made_files import MEDIA_TYPES as MADE_TYPES
 from vitreous.serving.pages import MEDIA_TYPES, page_files
 from vitreous.serving.reading import Message, Receive
 from vitreous.serving.responses import TEXT, ApiResponse, Problem
@@ -58,6 +60,7 @@ def create_app(service: Service, gate: security.Gate, address: str = "http://127
     )
     _add_api(app, service)
     _add_pages(app, address)
+    _add_made_files(app, service)
     app.add_exception_handler(HTTPException, _to_problem)
     app.add_exception_handler(Problem, _to_problem)
     return Application(app, service, gate)
@@ -132,6 +135,19 @@ def _add_pages(app: FastAPI, address: str) -> None:
     add("/docs", docs.render(app.openapi(), address).encode(), "text/html")
     add("/docs.css", docs.STYLESHEET.read_bytes(), "text/css")
     add("/engine.json", b'{"engine": "http"}', "application/json")
+
+
+def _add_made_files(app: FastAPI, service: Service) -> None:
+    def add(name: str) -> None:
+        media_type = MADE_TYPES[Path(name).suffix].encode()
+
+        async def endpoint(_: Request) -> Response:
+            return ApiResponse(await service.made_file(name), content_type=media_type)
+
+        app.add_route(f"/{name}", endpoint, methods=["GET"], include_in_schema=False)
+
+    for name in MADE_FILES:
+        add(name)
 
 
 def _matches(if_none_match: list[str], etag: str) -> bool:

@@ -11,24 +11,22 @@
  * @property {number} dim
  * @property {boolean} overBatch  the mistake: each token attends to the same token of the other images
  *
- * @typedef {object} Groups  tokens that attend to each other
+ * @typedef {object} Groups  tokens that attend to each other; a row is group · perGroup + i · perToken
  * @property {number} count  of groups
  * @property {number} asking  queries of each
  * @property {number} asked  keys of each
- * @property {(group: number, i: number) => number} query  the row of q
- * @property {(group: number, i: number) => number} key  the row of kv
+ * @property {{ perGroup: number, perToken: number }} query  the rows of q
+ * @property {{ perGroup: number, perToken: number }} key  the rows of kv
  */
 
 /** @param {Shape} shape @returns {Groups} */
 function groupsOf({ batch, tokens, queries, overBatch }) {
   if (!overBatch) {
-    const query = (/** @type {number} */ group, /** @type {number} */ i) => group * queries + i;
-    const key = (/** @type {number} */ group, /** @type {number} */ i) => group * tokens + i;
+    const [query, key] = [queries, tokens].map((perGroup) => ({ perGroup, perToken: 1 }));
     return { count: batch, asking: queries, asked: tokens, query, key };
   }
   // (batch, token, feature) read as (sequence, batch, feature): the images are the sequence
-  const query = (/** @type {number} */ group, /** @type {number} */ i) => i * queries + group;
-  const key = (/** @type {number} */ group, /** @type {number} */ i) => i * tokens + group;
+  const [query, key] = [queries, tokens].map((perToken) => ({ perGroup: 1, perToken }));
   return { count: queries, asking: batch, asked: batch, query, key };
 }
 
@@ -41,16 +39,19 @@ export function attend(q, kv, shape) {
   const { count, asking, asked, query, key } = groupsOf(shape);
   const width = dim / heads;
   const scale = 1 / Math.sqrt(width);
+  const [queryStep, keyStep] = [query.perToken * dim, key.perToken * 2 * dim];
   const out = new Float32Array(q.length);
   const weights = new Float32Array(count * heads * asking * asked);
   for (let group = 0; group < count; group++) {
     for (let head = 0; head < heads; head++) {
+      const firstQuery = group * query.perGroup * dim + head * width;
+      const firstKey = group * key.perGroup * 2 * dim + head * width;
       for (let i = 0; i < asking; i++) {
-        const from = query(group, i) * dim + head * width;
+        const from = firstQuery + i * queryStep;
         const row = ((group * heads + head) * asking + i) * asked;
         let highest = -Infinity, total = 0;
         for (let j = 0; j < asked; j++) {
-          const to = key(group, j) * 2 * dim + head * width;
+          const to = firstKey + j * keyStep;
           let sum = 0;
           for (let p = 0; p < width; p++) sum += q[from + p] * kv[to + p];
           weights[row + j] = sum * scale;
@@ -59,7 +60,7 @@ export function attend(q, kv, shape) {
         for (let j = 0; j < asked; j++) total += weights[row + j] = Math.exp(weights[row + j] - highest);
         for (let j = 0; j < asked; j++) {
           const weight = (weights[row + j] /= total);
-          const value = key(group, j) * 2 * dim + dim + head * width;
+          const value = firstKey + j * keyStep + dim;
           for (let p = 0; p < width; p++) out[from + p] += weight * kv[value + p];
         }
       }
@@ -78,26 +79,31 @@ export function attendBackward(q, kv, weights, dOut, shape) {
   const { count, asking, asked, query, key } = groupsOf(shape);
   const width = dim / heads;
   const scale = 1 / Math.sqrt(width);
+  const [queryStep, keyStep] = [query.perToken * dim, key.perToken * 2 * dim];
   const [dq, dkv] = [new Float32Array(q.length), new Float32Array(kv.length)];
   const dWeights = new Float64Array(asked);
   for (let group = 0; group < count; group++) {
     for (let head = 0; head < heads; head++) {
+      const firstQuery = group * query.perGroup * dim + head * width;
+      const firstKey = group * key.perGroup * 2 * dim + head * width;
       for (let i = 0; i < asking; i++) {
-        const from = query(group, i) * dim + head * width;
+        const from = firstQuery + i * queryStep;
         const row = ((group * heads + head) * asking + i) * asked;
         let mean = 0;
         for (let j = 0; j < asked; j++) {
-          const value = key(group, j) * 2 * dim + dim + head * width;
+          const value = firstKey + j * keyStep + dim;
           let sum = 0;
+          const weight = weights[row + j];
           for (let p = 0; p < width; p++) {
-            sum += dOut[from + p] * kv[value + p];
-            dkv[value + p] += weights[row + j] * dOut[from + p];
+            const d = dOut[from + p];
+            sum += d * kv[value + p];
+            dkv[value + p] += weight * d;
           }
           dWeights[j] = sum;
-          mean += sum * weights[row + j];
+          mean += sum * weight;
         }
         for (let j = 0; j < asked; j++) {
-          const to = key(group, j) * 2 * dim + head * width;
+          const to = firstKey + j * keyStep;
           const dLogit = weights[row + j] * (dWeights[j] - mean) * scale;
           for (let p = 0; p < width; p++) {
             dq[from + p] += dLogit * kv[to + p];

@@ -212,7 +212,7 @@ export class ViT {
       const patch = image * tokens + token - 1;
       const place = token === 0 ? 0 : (kept[patch] + 1) * dim;
       for (let j = 0; j < dim; j++) dPositions[place + j] += dx[row * dim + j];
-      if (token > 0) dProjected.set(dx.subarray(row * dim, (row + 1) * dim), patch * dim);
+      for (let j = 0; j < dim && token > 0; j++) dProjected[patch * dim + j] = dx[row * dim + j];
     }
     dClass.set(dPositions.subarray(0, dim)); // both are added to the first token, and to nothing else
     linearBackward(this.#layer("patch_embed.proj"), patches, dProjected, false);
