@@ -22,6 +22,8 @@ import vitreous
 from vitreous.serving import contract, security, sign_in
 from vitreous.serving.contract import POST_PROBLEMS
 from vitreous.serving.docs import Documents
+from vitreous.serving.made_files import MADE_FILES
+from vitreous.serving.made_files import MEDIA_TYPES as MADE_TYPES
 from vitreous.serving.pages import MEDIA_TYPES, page_files
 from vitreous.serving.reading import Message, Receive
 from vitreous.serving.responses import TEXT, ApiResponse, Problem, compressible
@@ -60,6 +62,7 @@ def create_app(service: Service, gate: security.Gate, address: str = "http://127
     )
     _add_api(app, service)
     _add_pages(app, Documents(app, service, address))
+    _add_made_files(app, service)
     app.add_exception_handler(HTTPException, _to_problem)
     app.add_exception_handler(Problem, _to_problem)
     return Application(app, service, gate)
@@ -142,6 +145,19 @@ def _add_pages(app: FastAPI, documents: Documents) -> None:
     add("/docs", documents.page)
     add("/openapi.json", documents.openapi)
     add("/example.png", documents.picture)
+
+
+def _add_made_files(app: FastAPI, service: Service) -> None:
+    def add(name: str) -> None:
+        media_type = MADE_TYPES[Path(name).suffix].encode()
+
+        async def endpoint(_: Request) -> Response:
+            return ApiResponse(await service.made_file(name), content_type=media_type)
+
+        app.add_route(f"/{name}", endpoint, methods=["GET"], include_in_schema=False)
+
+    for name in MADE_FILES:
+        add(name)
 
 
 async def _to_problem(_: Request, error: Exception) -> Response:

@@ -19,9 +19,13 @@ def page_files() -> dict[str, bytes]:
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """Return a folder's files by name; hidden and other files (an editor's, say) are left out."""
-    paths = sorted(folder.glob("[!.]*"))
-    return {path.name: path.read_bytes() for path in paths if path.suffix in MEDIA_TYPES}
+    """Return the files in and below a folder by name; hidden and other files (an editor's, say) are left out."""
+    names = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("[!.]*"))}
+    return {
+        name: path.read_bytes()
+        for name, path in names.items()
+        if path.suffix in MEDIA_TYPES and not any(part.startswith(".") for part in name.split("/"))
+    }
 
 
 def entries_from_onnx(runs: Sequence[Run], properties: Sequence[Mapping[str, str]]) -> list[Entry]:

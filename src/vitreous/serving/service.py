@@ -13,6 +13,7 @@ from vitreous.export.catalog import models_document, samples_for
 from vitreous.serving import look, reading
 from vitreous.serving.contract import LookRequest
 from vitreous.serving.limits import Limits
+from vitreous.serving.made_files import MADE_FILES
 from vitreous.serving.metrics import Metrics
 from vitreous.serving.models import ServedModel
 from vitreous.serving.pool import Check, Pool, while_connected
@@ -126,6 +127,10 @@ class Service:
             read = await self._decoding.run(lambda: orjson.dumps(samples_for(model.run)))
             self._samples_json[model.id] = read
         return self._samples_json[model.id]
+
+    async def made_file(self, name: str) -> bytes:
+        """Return a file of the page that is made when it is first asked for."""
+        return await self._decoding.run(MADE_FILES[name])
 
     def readiness(self) -> bytes:
         if self._stopping:

@@ -1,6 +1,7 @@
 """The page as a folder for any static host, with the models as ONNX files and the engine that runs them.
 
 index.html …        the page's own files
+train/digits.png …  what the page's own training needs (made_files.py)
 engine.json         {"engine": "browser"}: there is no server, the models run in the browser
 models.json         as /v1/models, where each model's "onnx" and "samples" name its files
 models/ID.onnx      the full graph with required masks (onnxruntime-web has no optional inputs)
@@ -27,6 +28,7 @@ from vitreous.export.graph import require_export_packages
 from vitreous.export.onnx_files import Exported, export_onnx
 from vitreous.runs import Run
 from vitreous.serving.compression import LEAST_COMPRESSED, compressed
+from vitreous.serving.made_files import MADE_FILES
 from vitreous.serving.pages import entries_from_onnx, page_files
 
 _ORT_FILES = (
@@ -75,6 +77,8 @@ def export_page(runs: Sequence[Run], folder: Path) -> ExportedPage:
             built = Path(work) / folder.name
             for name, content in own_files.items():
                 _write(built / name, content)
+            for name, make in MADE_FILES.items():
+                _write(built / name, make())
             for file in ORT_WEB.files:
                 _write(built / "ort" / file.name, sources.read(ORT_WEB, file.name))
             models = _add_models(runs, built)

@@ -10,6 +10,7 @@ import { chooseEngine } from "./engine.js";
 import { Input } from "./input.js";
 import { Painter } from "./painting.js";
 import { markPending } from "./pending.js";
+import { mountPlay } from "./play/play.js";
 import { Requests, showError } from "./requests.js";
 import { KINDS, Session } from "./session.js";
 import { offerSharing, showNotice } from "./sharing.js";
@@ -44,6 +45,7 @@ class Page {
       });
       await fitted;
       this.#requests.predict();
+      mountPlay(byId("play"), { session, update: (change) => this.update(change, true) });
     } catch (error) {
       showError(error);
     } finally {
