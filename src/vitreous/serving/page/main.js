@@ -14,6 +14,7 @@ import { Requests, showError } from "./requests.js";
 import { KINDS, Session } from "./session.js";
 import { offerSharing, showNotice } from "./sharing.js";
 import { fitsLink, fromHash, toHash } from "./state.js";
+import { loadTexts, text } from "./texts.js";
 import { toggleTheme } from "./theme.js";
 import { numPatches, patchOffset } from "./vit-maths.js";
 
@@ -60,7 +61,7 @@ class Page {
     this.#painter.fit();
     markPending({ samples: true });
     if (!this.#samples.has(lead)) {
-      const none = { samples: [], note: "The test images could not be loaded." };
+      const none = { samples: [], note: text("samples.failed") };
       this.#samples.set(lead, engine.samples(lead).catch(() => none));
     }
     const offered = await this.#samples.get(lead);
@@ -78,9 +79,9 @@ class Page {
     offerSharing(
       () => this.#writeAddress(),
       () => {
-        if (this.#input.isDrawing) return "the drawing and all settings";
+        if (this.#input.isDrawing) return text("link.drawing");
         const isMissing = session.state.picture.kind !== "sample" && session.seen !== null && !fitsLink(session.seen);
-        return isMissing ? "all settings, but not the image, which is too large for a link" : "the image and all settings";
+        return text(isMissing ? "link.noImage" : "link.image");
       },
       () => {
         const { isRearranged, results, seen, lead } = session;
@@ -96,12 +97,12 @@ class Page {
     onClick("from-patch", () => this.update({ query: session.lastPointed, view: "attention" }));
     onClick("remove-head", () => this.toggleHead(session.layer, session.state.head));
     onClick("open-arithmetic", () => {
-      const { state } = session;
-      this.update(state.key === null ? { ...session.strongestWeight(state.query), view: "attention" } : { key: null });
+      const { state, opened } = session;
+      this.update(opened === null ? { ...session.strongestWeight(state.query), view: "attention" } : { key: null, box: null });
     });
-    onClick("close-arithmetic", () => {
-      this.update({ key: null });
-      byId("open-arithmetic").focus();
+    onClick("close-arithmetic", () => this.#goUp());
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !event.defaultPrevented) this.#goUp();
     });
     for (const button of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-shift]"))) {
       const [right, down] = (button.dataset.shift ?? "").split(" ").map(Number);
@@ -127,7 +128,8 @@ class Page {
 
   /** @param {Partial<State>} change @param {boolean} [predict]  whether the models must run again */
   update(change, predict = false) {
-    const needsVectors = change.key !== undefined && change.key !== null && !this.#session.results.vit?.queries;
+    const { results } = this.#session;
+    const needsVectors = typeof change.key === "number" && !results.vit?.queries && this.#painter.tracing.trace === null;
     this.#session.update(change);
     if (predict || needsVectors) this.#requests.predict();
     if (!change.drawing && !change.picture) this.#painter.paint(); // these are painted with their prediction
@@ -180,7 +182,7 @@ class Page {
     const { vit, state } = this.#session;
     const others = state.removedPatches.filter((each) => each !== patch);
     const removedPatches = others.length < state.removedPatches.length ? others : [...others, patch];
-    if (vit !== null && removedPatches.length >= numPatches(vit)) showNotice("At least one patch must remain.");
+    if (vit !== null && removedPatches.length >= numPatches(vit)) showNotice(text("removed.oneLeft"));
     else this.update({ removedPatches }, true);
   }
 
@@ -191,6 +193,48 @@ class Page {
     const others = removedHeads.filter(([l, h]) => l !== layer || h !== head);
     const isNew = others.length === removedHeads.length;
     this.update({ layer, head, removedHeads: isNew ? [...others, [layer, head]] : others }, true);
+  }
+
+  /** Choose a head; a second time, open it. @param {number} layer @param {number} head */
+  chooseHead(layer, head) {
+    const { state, layer: shown } = this.#session;
+    const isChosen = layer === shown && head === state.head;
+    /** @type {Partial<State>} */
+    const opened = isChosen ? { level: head < 0 ? "layer" : "head" } : {};
+    this.update({ layer, head, view: "attention", ...opened });
+  }
+
+  /** @param {number} layer */
+  openLayer(layer) {
+    this.update({ layer, level: "layer" });
+  }
+
+  /** @type {import("./box-view.js").OpenBox} */
+  openBox(box, layer, at, token) {
+    const { vit } = this.#session;
+    const query = token === null || vit === null ? {} : { query: token - patchOffset(vit) };
+    this.update({ box, layer, at, key: null, ...query });
+  }
+
+  /** @param {number} query  a token @param {number} key  a token */
+  openWeight(query, key) {
+    const { vit } = this.#session;
+    if (vit !== null) this.update({ query: query - patchOffset(vit), key, box: null, view: "attention" });
+  }
+
+  /** @param {"model" | "layer" | "head" | "number"} level */
+  goTo(level) {
+    if (level !== "number") this.update({ level, key: null, box: null });
+  }
+
+  /** Close the arithmetic, or show the next larger part of the model; at the top, end the tour. */
+  #goUp() {
+    const { state, opened, level } = this.#session;
+    if (state.step > 0) this.#painter.tour.go(0);
+    else if (opened !== null) {
+      this.update({ key: null, box: null });
+      byId("open-arithmetic").focus();
+    } else if (level !== "model") this.update({ level: level === "head" ? "layer" : "model" });
   }
 
   /** @param {number} step @param {Partial<State>} change */
@@ -206,4 +250,5 @@ function showProgress(sentence, fraction) {
   byId("loading").style.setProperty("--fraction", String(fraction ?? 0));
 }
 
+await loadTexts();
 void new Page().start();

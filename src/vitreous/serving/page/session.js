@@ -101,6 +101,23 @@ export class Session {
     return this.state.key === null || pointed === null || vit === null ? this.state.key : pointed + patchOffset(vit);
   }
 
+  /** The token whose way through the model the diagram shows: the chosen patch's, the class token, or a patch's. */
+  get token() {
+    const { vit, query } = this;
+    if (vit === null) return 0;
+    return query < 0 && !vit.has_class_token ? this.lastPointed : Math.max(0, query + patchOffset(vit));
+  }
+
+  /** The number that the arithmetic explains: an attention weight, or one of a box; null: it is closed. */
+  get opened() {
+    return this.key !== null ? /** @type {const} */ ("weight") : this.state.box;
+  }
+
+  /** How far the diagram is zoomed in. */
+  get level() {
+    return this.hasAttention || this.state.level === "model" ? this.state.level : "layer";
+  }
+
   /** Whether the engine can send all attention weights of the ViT. */
   get hasAttention() {
     const { vit, engine } = this;
@@ -164,7 +181,7 @@ export class Session {
     const [right, down] = this.state.shift.map((by) => Math.min(most, Math.max(-most, by)));
     this.state = { ...this.state, shift: [right, down] };
     if (vit === null) {
-      this.state = { ...this.state, key: null, step: 0, shuffle: 0 }; // there are no tokens
+      this.state = { ...this.state, key: null, box: null, level: "model", step: 0, shuffle: 0 }; // there are no tokens
     } else {
       const { depth, num_heads, grid } = vit;
       this.state = limited(this.state, { depth, num_heads, grid, tokens: numTokens(vit), views });
