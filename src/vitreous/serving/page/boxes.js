@@ -5,7 +5,7 @@
  * @import { ViTModel } from "./engine.js"
  *
  * @typedef {(typeof LAYER_BOXES)[number] | (typeof OUTER_BOXES)[number]} BoxName
- * @typedef {"stream" | "normed" | "qkv" | "mlp" | "logits" | "probabilities"} ScaleKind
+ * @typedef {"stream" | "added" | "normed" | "qkv" | "carried" | "mlp" | "logits" | "probabilities"} ScaleKind
  * @typedef {{ data: Float32Array, columns: number, offset: number, kind: ScaleKind }} Numbers  offset: the token of row 0
  */
 
@@ -20,9 +20,11 @@ export const BOXES = /** @type {const} */ ([...LAYER_BOXES, ...OUTER_BOXES]);
 
 /** @type {Record<BoxName, ScaleKind>} */
 const KINDS = {
-  embedded: "stream", tokens: "stream", attended: "stream", middle: "stream", mlp: "stream", output: "stream",
+  embedded: "stream", tokens: "stream", middle: "stream", output: "stream",
+  attended: "added", mlp: "added",
   normed: "normed", normedMiddle: "normed", final: "normed",
-  q: "qkv", k: "qkv", v: "qkv", heads: "qkv",
+  q: "qkv", k: "qkv", v: "qkv",
+  heads: "carried",
   hidden: "mlp", active: "mlp",
   logits: "logits", probabilities: "probabilities",
 };
@@ -62,6 +64,8 @@ export function scalesOf(trace) {
   const { layers } = trace;
   const scales = {
     stream: scaleEnd([trace.tokens, ...layers.map(({ output }) => output)]),
+    added: scaleEnd(layers.flatMap(({ attended, mlp }) => [attended, mlp])),
+    carried: scaleEnd(layers.map(({ heads }) => heads)),
     normed: scaleEnd(layers.map(({ normed }) => normed)),
     qkv: scaleEnd(layers.flatMap(({ q, k, v }) => [q, k, v])),
     mlp: scaleEnd(layers.map(({ hidden }) => hidden)),

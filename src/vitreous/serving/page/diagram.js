@@ -19,6 +19,7 @@ import { text } from "./texts.js";
 import { Wall } from "./wall.js";
 
 const PULSE = 400; // ms, the whole way
+const NEAR = 1.4; // how close the camera comes
 const LEVELS = /** @type {const} */ (["model", "layer", "head"]);
 
 export class Diagram {
@@ -50,7 +51,7 @@ export class Diagram {
     setText("diagram-note", session.results.isBlank ? "" : reason);
     const scales = trace && scalesOf(trace);
     byId("scales").hidden = scales === null;
-    if (scales) setText("scales-words", text("scales", scales.stream, scales.normed, scales.qkv, scales.mlp));
+    if (scales) setText("scales-words", text("scales", scales));
   }
 
   /** Measure the heads once per result. */
@@ -128,10 +129,9 @@ export class Diagram {
     setAttributes(this.#place, { "data-camera": target ? "near" : null });
     if (!(target instanceof HTMLElement) || innerWidth < 760) return;
     const [whole, near] = [element.getBoundingClientRect(), target.getBoundingClientRect()];
-    const scale = Math.min(1.5, 0.96 * Math.min(whole.width / near.width, whole.height / near.height));
-    const limit = (/** @type {number} */ value, /** @type {number} */ most) => Math.max(most, Math.min(0, value));
-    const x = limit(whole.width / 2 - scale * (near.left - whole.left + near.width / 2), whole.width * (1 - scale));
-    const y = limit(whole.height / 2 - scale * (near.top - whole.top + near.height / 2), whole.height * (1 - scale));
-    element.style.transform = `translate(${x}px, ${y}px) scale(${scale})`;
+    const scale = Math.min(NEAR, (0.96 * whole.width) / near.width);
+    const x = whole.width / 2 - scale * (near.left - whole.left + near.width / 2);
+    const shift = Math.max(whole.width * (1 - scale), Math.min(0, x)); // nothing beyond the diagram's borders comes into view
+    element.style.transform = `translateX(${shift}px) scale(${scale})`;
   }
 }

@@ -102,7 +102,7 @@ function product(x, weights, name, at, { x: input, w, value }) {
     },
     {
       title: text("sum.bias"),
-      math: equation(named, "x", "+", "b", "=", signed(total(products)), "+", signed(bias), "="),
+      math: equation(named, "x", "+", "b", "=", signed(total(products)), "+", bracketed(bias), "="),
       result: signed(value),
       words: text("sum.bias.words"),
     },
@@ -133,7 +133,7 @@ function tokens({ model, trace, weights }, { token, at }) {
   /** @type {Sum[]} */
   const sums = [{
     title: text("sum.position"),
-    math: equation(name, "+", sub("E", "pos"), "=", signed(own), "+", signed(position), "="),
+    math: equation(name, "+", sub("E", "pos"), "=", signed(own), "+", bracketed(position), "="),
     result: signed(own + position),
     words: text(patch < 0 ? "sum.position.class" : "sum.position.patch"),
   }];
@@ -158,13 +158,13 @@ function layerNorm({ model, weights }, x, name, at) {
     },
     {
       title: text("sum.standardise"),
-      math: equation(fraction("z − μ", "σ"), "=", fraction(`${signed(x[at])} − ${signed(mean, 3)}`, signed(deviation, 3)), "="),
+      math: equation(fraction("z − μ", "σ"), "=", fraction(`${signed(x[at])} − ${bracketed(mean, 3)}`, signed(deviation, 3)), "="),
       result: signed(normal),
       words: text("sum.standardise.words"),
     },
     {
       title: text("sum.gain"),
-      math: equation("γ", "x", "+", "β", "=", signed(gain), "·", signed(normal), "+", signed(shift), "="),
+      math: equation("γ", "x", "+", "β", "=", signed(gain), "·", bracketed(normal), "+", bracketed(shift), "="),
       result: signed(gain * normal + shift),
       words: text("sum.gain.words"),
     },
@@ -193,10 +193,16 @@ function weightedSum({ model, trace }, { layer, token, at }, value) {
 function residual(stream, added, name, what, value) {
   return [{
     title: text("sum.add"),
-    math: equation(name, "+", words(what), "=", signed(stream), "+", signed(added), "="),
+    math: equation(name, "+", words(what), "=", signed(stream), "+", bracketed(added), "="),
     result: signed(value),
     words: text("sum.add.words"),
   }];
+}
+
+/** Return a number for an equation, a negative one in brackets. @param {number} value @param {number} [digits] */
+function bracketed(value, digits = 2) {
+  const written = signed(value, digits);
+  return written.startsWith("−") ? `( ${written} )` : written;
 }
 
 /** @param {Source} source @param {number} x @returns {Sum[]} */

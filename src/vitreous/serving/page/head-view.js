@@ -43,11 +43,12 @@ export class HeadView {
     const sign = (/** @type {string} */ words) => make("span", { class: "sign", "aria-hidden": "true" }, words);
     const width = `${numTokens(model)} × ${model.head_dim}`;
     this.element.append(
-      make("div", { class: "head-words" }, this.#sentence, this.#groups, make("p", { class: "soft small" }, text("head.rule"))),
+      this.#sentence,
       make("div", { class: "head-flow" },
         box(text("box.q"), width, this.#vectors.q.element), sign("·"), box(text("box.k"), width, this.#vectors.k.element),
         sign("→"), box(text("head.weights"), text("head.softmax"), this.#weights.element),
         sign("×"), box(text("box.v"), width, this.#vectors.v.element), sign("="), box(text("box.heads"), width, this.#vectors.heads.element)),
+      make("div", { class: "head-words" }, this.#groups, make("p", { class: "soft small" }, text("head.rule"))),
     );
   }
 
@@ -59,7 +60,7 @@ export class HeadView {
     for (const name of VECTORS) {
       const data = trace && slice(trace.layers[this.layer], name, vit.dim, this.head * columns, columns);
       this.#vectors[name].paint(data && {
-        data, columns, high: scalesOf(trace).qkv, marked: token,
+        data, columns, high: scalesOf(trace)[name === "heads" ? "carried" : "qkv"], marked: token,
         describe: (row, column, value) => text("tip.number", `${tokenName(row, vit)}, `, column + 1, signed(value)),
       });
     }

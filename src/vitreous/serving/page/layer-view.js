@@ -29,7 +29,9 @@ export class LayerView {
     const box = (/** @type {BoxName} */ name, note = "", of = layer) => {
       const made = new BoxView(name, of, "matrix", actions.openBox);
       this.#boxes.push(made);
-      return made.titled(undefined, note);
+      const titled = made.titled(of === layer ? undefined : text("box.stream"), note);
+      titled.classList.toggle("beside", name === "k" || name === "v"); // made from the same numbers as q
+      return titled;
     };
     const group = (/** @type {string} */ title, /** @type {HTMLElement[]} */ ...parts) =>
       make("section", { class: "group" }, make("h3", {}, title), make("div", { class: "flow" }, ...parts));

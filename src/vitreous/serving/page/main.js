@@ -239,8 +239,10 @@ class Page {
 
   /** @param {number} step @param {Partial<State>} change */
   enterStep(step, change) {
-    const weight = change.key === 0 ? this.#session.strongestWeight(-1) : {};
-    this.update({ ...change, ...weight, step }, this.#session.slowMaps.stale);
+    const session = this.#session;
+    const weight = change.key === 0 ? session.strongestWeight(-1) : {};
+    const query = step === 1 ? session.fullestPatch() : -1; // the first step follows a patch, then the class token
+    this.update({ ...change, ...(step > 0 && { query }), ...weight, step }, session.slowMaps.stale);
   }
 }
 

@@ -18,7 +18,7 @@
 import { isViT } from "./engine.js";
 import { initialState, limited, VIEWS } from "./state.js";
 import {
-  argmax, attentionFrom, numPatches, numTokens, patchOffset, range, shifted, shuffled, shuffledOrder,
+  argmax, attentionFrom, numPatches, numTokens, patchOffset, patchOfPixels, range, shifted, shuffled, shuffledOrder,
 } from "./vit-maths.js";
 
 export const KINDS = /** @type {const} */ (["vit", "cnn"]);
@@ -228,6 +228,16 @@ export class Session {
     for (const [layer, head] of removedHeads) heads[layer][head] = 0;
     for (const patch of removedPatches) patches[patch] = 0;
     return { headMask: removedHeads.length > 0 ? heads : null, tokenMask: removedPatches.length > 0 ? patches : null };
+  }
+
+  /** Return the patch with the largest sum of pixels: where there is most to see. */
+  fullestPatch() {
+    const { vit, results } = this;
+    if (vit === null) return -1;
+    const sums = new Float64Array(numPatches(vit));
+    const patches = patchOfPixels(vit);
+    results.pixels.forEach((value, i) => (sums[patches[i % patches.length]] += value));
+    return argmax(sums);
   }
 
   /**

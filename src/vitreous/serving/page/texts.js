@@ -7,6 +7,8 @@
 
 import en from "./texts/en.js";
 
+const LANGUAGES = ["en"]; // the tables in texts/
+
 /** @type {Record<string, any>} */
 let table = en;
 
@@ -19,12 +21,9 @@ export function text(key, ...values) {
 /** Load the table of ?lang=, if there is one; English otherwise. */
 export async function loadTexts() {
   const wanted = new URLSearchParams(location.search).get("lang") ?? "en";
-  if (wanted !== "en" && /^[a-z]{2}$/.test(wanted)) {
-    const module = await import(`./texts/${wanted}.js`).catch(() => null);
-    if (module !== null) {
-      table = module.default;
-      document.documentElement.lang = wanted;
-    }
+  if (LANGUAGES.includes(wanted)) {
+    table = (await import(`./texts/${wanted}.js`)).default;
+    document.documentElement.lang = wanted;
   }
   document.title = text("page.title");
   for (const element of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-text]"))) {

@@ -22,8 +22,8 @@ const CLOSED = /** @type {const} */ ({ key: null, box: null, level: "model" });
 const STEPS = {
   1: { lit: ["map", "steps", "pad", "start"], set: { ...CLOSED, view: "patches" }, camera: ".start" },
   2: { lit: ["map", "views", "start"], set: { ...CLOSED, view: "positions" }, camera: ".start" },
-  3: { lit: ["arithmetic", "map", "from", "diagram"], set: { ...CLOSED, level: "head", view: "attention", key: 0, query: -1 }, camera: null },
-  4: { lit: ["diagram", "map", "from", "wall"], set: { ...CLOSED, view: "attention" }, camera: ".layers" },
+  3: { lit: ["diagram", "map", "from", "arithmetic"], set: { ...CLOSED, level: "head", view: "attention", key: 0, query: -1 }, camera: null },
+  4: { lit: ["diagram", "map", "from", "wall"], set: { ...CLOSED, view: "attention" }, camera: null },
   5: { lit: ["diagram", "lens", "pad"], set: { ...CLOSED, level: "layer", view: "attention" }, camera: null },
   6: { lit: ["out", "bars", "pad"], set: { ...CLOSED, view: "attention" }, camera: ".out" },
   7: { lit: ["whatif", "map", "bars", "removed", "views", "diagram", "wall", "play"], set: { ...CLOSED, view: "patch_removal" }, camera: null },
@@ -44,7 +44,7 @@ export class Tour {
       return makeButton({ "aria-label": text("tour.step", i + 1, title), title }, () => this.go(i + 1), String(i + 1));
     });
     byId("tour-dots").replaceChildren(...this.#dots.map((dot) => make("li", {}, dot)));
-    onClick("start-tour", () => this.go(this.step > 0 ? 0 : 1));
+    onClick("start-tour", () => this.go(1));
     onClick("tour-end", () => this.go(0));
     onClick("tour-back", () => this.go(this.step - 1));
     onClick("tour-next", () => this.go(this.step + 1));
@@ -75,7 +75,6 @@ export class Tour {
     if (this.step === step && this.#panel.hidden === (step === 0)) return;
     this.step = step;
     this.#panel.hidden = step === 0;
-    setText("start-tour", text(step > 0 ? "tour.end" : "intro.start"));
     document.documentElement.classList.toggle("touring", step > 0);
     document.documentElement.dataset.step = String(step);
     for (const article of this.#panel.querySelectorAll("article")) {

@@ -27,6 +27,7 @@ const FEW_CLASSES = 20; // of more, the names are not written
 export class Wall {
   element = make("div", { class: "level wall" });
   #patch = make("canvas", { class: "pixels patch", "aria-hidden": "true" });
+  #noPatch = make("span", { class: "no-patch", "aria-hidden": "true" }, "cls");
   #tokenName = make("span", { class: "token-name" });
   /** @type {BoxView[]} */
   #boxes = [];
@@ -46,7 +47,7 @@ export class Wall {
     };
     const start = make("div", { class: "start", "data-part": "start" },
       make("p", { class: "end-title" }, text("wall.tokens")),
-      make("div", { class: "patch-line" }, this.#patch, this.#tokenName),
+      make("div", { class: "patch-line" }, this.#patch, this.#noPatch, this.#tokenName),
       box("embedded").titled("x · E"),
       box("tokens").titled(text(model.position_similarity === null ? "box.tokens" : "wall.plusPosition")),
       box("tokens", -1, "matrix").titled(text("wall.all", numTokens(model))),
@@ -63,7 +64,7 @@ export class Wall {
     const classes = make("div", { class: "classes", "aria-hidden": "true" },
       ...model.class_names.slice(0, FEW_CLASSES).map((name) => make("span", {}, name)));
     const out = make("div", { class: `out${model.class_names.length > FEW_CLASSES ? " many" : ""}`, "data-part": "out" },
-      make("p", { class: "end-title" }, text(model.pool === "cls" ? "wall.classToken" : "wall.allTokens")),
+      make("p", { class: "end-title" }, text("wall.out")),
       box("final").titled(),
       make("div", { class: "logits" }, classes, box("logits", -1, "column").titled(text("short.logits")), box("probabilities", -1, "column").titled("p")),
     );
@@ -100,7 +101,10 @@ export class Wall {
   paint(session, { trace }, behaviours) {
     const { vit, token, results, layer } = session;
     if (vit === null) return;
-    for (const box of this.#boxes) box.paint(trace, vit, token);
+    for (const box of this.#boxes) {
+      box.paint(trace, vit, token);
+      setAttributes(box.element, { tabindex: box.layer < 0 || box.layer === layer ? 0 : -1 }); // Tab passes one layer
+    }
     const heads = vit.num_heads + 1;
     this.#thumbs.forEach((thumb, i) => thumb.paint(session, behaviours?.[Math.floor(i / heads)][i % heads] ?? null));
     this.#paintPatch(session, vit);
@@ -120,6 +124,7 @@ export class Wall {
     setText(this.#tokenName, tokenName(token, vit));
     const patch = token - patchOffset(vit);
     this.#patch.hidden = patch < 0;
+    this.#noPatch.hidden = patch >= 0;
     if (patch < 0) return;
     const [[down, across], [row, column]] = [pixelEdges(vit), rowAndColumn(patch, vit.grid)];
     const [wide, tall] = [across[column + 1] - across[column], down[row + 1] - down[row]];
