@@ -123,25 +123,28 @@ class SumView {
 }
 
 /** @param {HTMLElement} place @param {Sum} content */
-function paintSum(place, { title, math, result, words, strips, columns }) {
+function paintSum(place, { title, math, result, words, strips = [], oneScale, across, columns }) {
   const part = (/** @type {string} */ name) => /** @type {HTMLElement} */ (place.querySelector(name));
   setText(part(".sum-title"), title);
   part(".sum-math").replaceChildren(math);
   setText(part(".result"), result);
   setText(part(".sum-words"), words);
-  const high = Math.max(...(strips ?? []).flatMap(([, values]) => Array.from(values, Math.abs))) || 1;
-  const rows = (strips ?? []).map(([name, values]) => {
+  const ends = strips.map(([, values]) => Math.max(...Array.from(values, Math.abs)) || 1);
+  const rows = strips.map(([name, values], s) => {
     const canvas = make("canvas", { class: "sum-strip pixels", "aria-hidden": "true" });
-    paintNumbers(canvas, values, values.length, high);
+    const [width, end] = [across ?? values.length, oneScale ? Math.max(...ends) : ends[s]];
+    paintNumbers(canvas, values, width, end);
     canvas.addEventListener("pointermove", (event) => {
-      const { left, width } = canvas.getBoundingClientRect();
-      const i = Math.max(0, Math.min(values.length - 1, Math.floor(((event.clientX - left) / width) * values.length)));
-      const all = (strips ?? []).map(([label, numbers]) => `${label} ${signed(numbers[i])}`).join(" · ");
+      const bounds = canvas.getBoundingClientRect();
+      const cell = (/** @type {number} */ at, /** @type {number} */ size, /** @type {number} */ count) => Math.max(0, Math.min(count - 1, Math.floor((at / size) * count)));
+      const i = cell(event.clientY - bounds.top, bounds.height, values.length / width) * width + cell(event.clientX - bounds.left, bounds.width, width);
+      const all = strips.map(([label, numbers]) => `${label} ${signed(numbers[i])}`).join(" · ");
       showTip(`${i + 1}: ${all}`, event.clientX, event.clientY);
     });
     canvas.addEventListener("pointerleave", () => showTip("", 0, 0));
-    return make("div", { class: "strip-row" }, make("span", {}, name), canvas);
+    return make("div", { class: "strip-row" }, make("span", {}, name), canvas, make("span", { class: "end" }, `±${signed(end)}`));
   });
+  part(".sum-strips").classList.toggle("squares", across !== undefined);
   part(".sum-strips").replaceChildren(...rows);
   const chart = part(".tokens");
   chart.hidden = !columns;

@@ -4,6 +4,7 @@
  * @import { BoxName, Numbers } from "./boxes.js"
  * @import { ViTModel } from "./engine.js"
  * @import { Trace } from "./forward.js"
+ * @import { Session } from "./session.js"
  *
  * @typedef {(box: BoxName, layer: number, at: number, token: number | null) => void} OpenBox  token: null: the chosen one
  * @typedef {"row" | "matrix" | "column"} Form  of the chosen token, of all tokens, or of the classes one below the other
@@ -44,9 +45,10 @@ export class BoxView {
     return make("div", { class: "box" }, title, this.element);
   }
 
-  /** @param {Trace | null} trace @param {ViTModel} model @param {number} token  the chosen one */
-  paint(trace, model, token) {
+  /** @param {Trace | null} trace @param {ViTModel} model @param {Session} session */
+  paint(trace, model, { token, opened, layer }) {
     this.#model = model;
+    this.element.classList.toggle("open", opened === this.box && (this.layer < 0 || this.layer === layer));
     const numbers = trace && numbersOf(this.box, trace, Math.max(0, this.layer), model);
     const row = numbers && rowOf(numbers, token);
     if (trace === null || numbers === null || (row === null && this.form !== "matrix")) {

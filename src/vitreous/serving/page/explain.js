@@ -12,7 +12,9 @@
  * @property {Element} math  up to the equals sign
  * @property {string} result
  * @property {string} words
- * @property {[string, ArrayLike<number>][]} [strips]  named; those of one sum share a scale
+ * @property {[string, ArrayLike<number>][]} [strips]  named
+ * @property {boolean} [oneScale]  whether the strips share a scale
+ * @property {number} [across]  numbers in a row of each strip, where it is shown as a picture
  * @property {{ values: ArrayLike<number>, chosen: number, names: (i: number) => string }} [columns]  a bar chart
  *
  * @typedef {object} Place  one number of a box
@@ -83,15 +85,15 @@ export function explain(source, place) {
 /**
  * A row of a matrix times a vector, plus a bias.
  * @param {ArrayLike<number>} x @param {Weights} weights @param {string} name @param {number} at  the row
- * @param {{ x: string, w: string, value: number }} names @returns {Sum[]}
+ * @param {{ x: string, w: string, value: number, across?: number }} names @returns {Sum[]}
  */
-function product(x, weights, name, at, { x: input, w, value }) {
+function product(x, weights, name, at, { x: input, w, value, across }) {
   const width = x.length;
   const matrix = weights[`${name}.weight`].subarray(at * width, (at + 1) * width);
   const products = matrix.map((weight, i) => weight * x[i]);
   const bias = weights[`${name}.bias`]?.[at] ?? 0;
   const [letter, index = ""] = w.split(" ");
-  const named = index ? sub(letter, index) : row(letter);
+  const times = letter === "E" ? row("x", index ? sub("E", index) : "E") : row(index ? sub(letter, index) : letter, "x");
   return [
     {
       title: text("sum.multiply"),
@@ -99,10 +101,11 @@ function product(x, weights, name, at, { x: input, w, value }) {
       result: signed(total(products)),
       words: text("sum.multiply.words", width, input, `${letter}${index}`, at + 1),
       strips: [[input, x], [text("sum.row", `${letter}${index}`, at + 1), matrix], ["×", products]],
+      across,
     },
     {
       title: text("sum.bias"),
-      math: equation(named, "x", "+", "b", "=", signed(total(products)), "+", bracketed(bias), "="),
+      math: equation(times, "+", "b", "=", signed(total(products)), "+", bracketed(bias), "="),
       result: signed(value),
       words: text("sum.bias.words"),
     },
@@ -117,7 +120,7 @@ function embedding({ model, trace, weights }, { token, at }) {
   const x = windows.subarray(patch * size, (patch + 1) * size);
   const value = trace.embedded[patch * model.dim + at];
   const first = weights["patch_embed.proj.weight"];
-  if (!model.architecture?.embed_hidden) return product(x, weights, "patch_embed.proj", at, { x: text("box.pixels"), w: "E", value });
+  if (!model.architecture?.embed_hidden) return product(x, weights, "patch_embed.proj", at, { x: text("box.pixels"), w: "E", value, across: (model.architecture?.window ?? model.patch_size)[1] });
   const hidden = weights["patch_embed.proj.bias"].map((bias, h) => {
     return GELU.erf(bias + total(x.map((pixel, i) => pixel * first[h * size + i])));
   });
@@ -282,6 +285,7 @@ export function explainWeight({ q, keys, values, row: shares, key, removed, mode
       math: equation("A", "v", "="),
       result: text("sum.ofV", percent(weight)),
       words: text("sum.share.words"),
+      oneScale: true,
       strips: [
         ["v", v],
         [text("sum.weightTimesV"), v.map((value) => weight * value)],

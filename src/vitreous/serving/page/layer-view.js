@@ -48,9 +48,9 @@ export class LayerView {
 
   /** @param {Session} session @param {Tracing} tracing @param {Behaviour[][] | null} behaviours */
   paint(session, { trace }, behaviours) {
-    const { vit, token } = session;
+    const { vit } = session;
     if (vit === null) return;
-    for (const box of this.#boxes) box.paint(trace, vit, token);
+    for (const box of this.#boxes) box.paint(trace, vit, session);
     this.#thumbs.forEach((thumb, i) => thumb.paint(session, behaviours?.[this.layer][i] ?? null));
   }
 

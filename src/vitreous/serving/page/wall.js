@@ -99,10 +99,10 @@ export class Wall {
 
   /** @param {Session} session @param {Tracing} tracing @param {Behaviour[][] | null} behaviours */
   paint(session, { trace }, behaviours) {
-    const { vit, token, results, layer } = session;
+    const { vit, results, layer } = session;
     if (vit === null) return;
     for (const box of this.#boxes) {
-      box.paint(trace, vit, token);
+      box.paint(trace, vit, session);
       setAttributes(box.element, { tabindex: box.layer < 0 || box.layer === layer ? 0 : -1 }); // Tab passes one layer
     }
     const heads = vit.num_heads + 1;
