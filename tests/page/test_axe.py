@@ -47,8 +47,10 @@ STATES = {
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "light")])
 def test_no_violation_in_any_state(open_page: Any, served_site: str, axe: str, width: int, scheme: str) -> None:
-    phone = {"has_touch": True, "is_mobile": True} if width < 500 else {}
-    tab = open_page(served_site, "#test=3", width=width, height=900, color_scheme=scheme, reduced_motion="reduce", **phone)
+    options: dict[str, Any] = {"width": width, "height": 900, "color_scheme": scheme, "reduced_motion": "reduce"}
+    if width < 500:
+        options |= {"has_touch": True, "is_mobile": True}
+    tab = open_page(served_site, "#test=3", **options)
     page = tab.page
     page.evaluate(axe)
     found = {}
