@@ -20,8 +20,9 @@ def page_files() -> dict[str, bytes]:
 
 def files_in(folder: Path) -> dict[str, bytes]:
     """Return a folder's files by their path in it; hidden and other files (an editor's, say) are left out."""
-    paths = sorted(path for path in folder.rglob("[!.]*") if path.suffix in MEDIA_TYPES)
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
+    paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.suffix in MEDIA_TYPES)
+    shown = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
+    return {path.as_posix(): (folder / path).read_bytes() for path in shown}
 
 
 def entries_from_onnx(runs: Sequence[Run], properties: Sequence[Mapping[str, str]]) -> list[Entry]:
