@@ -38,7 +38,7 @@ STATES = {
     "layer": "#test=3&zoom=layer&layer=1",
     "head": "#test=3&zoom=head&layer=1&head=2&from=5",
     "weight": "#test=3&zoom=head&layer=1&head=2&key=3",
-    "number": "#test=3&box=embedded&from=5",
+    "number": "#test=3&node=embedded&from=5",
     "removed": "#test=3&without=5.6&heads=1-1&view=patch_removal&shift=2_0",
     "blank": "#strokes=",
     **{f"step {step}": f"#test=3&step={step}" for step in range(1, 8)},

@@ -40,8 +40,8 @@ def _taps(page: Any, run: Run) -> tuple[ViT, dict[str, torch.Tensor]]:
 
 
 def test_the_arithmetic_of_every_box(open_page: Any, served_site: str, runs: list[Run]) -> None:
-    """The last sum of each box ends in the model's number, and nothing is missing."""
-    tab = open_page(served_site, "#test=3&layer=2&from=5&box=tokens&at=8")
+    """The last sum of each node ends in the model's number, and nothing is missing."""
+    tab = open_page(served_site, "#test=3&layer=2&from=5&node=tokens&at=8")
     page = tab.page
     _, taps = _taps(page, runs[0])
     token, at = 6, 7  # patch 5, behind the class token
@@ -57,15 +57,15 @@ def test_the_arithmetic_of_every_box(open_page: Any, served_site: str, runs: lis
             for name in ("normed", "middle", "hidden", "active", "mlp", "output", "attended")
         },
     }
-    for box, value in expected.items():
-        page.evaluate("(fragment) => { location.hash = fragment; }", f"test=3&layer=2&from=5&box={box}&at={at + 1}")
+    for node, value in expected.items():
+        page.evaluate("(fragment) => { location.hash = fragment; }", f"test=3&layer=2&from=5&node={node}&at={at + 1}")
         tab.wait_until_idle()
         results = page.locator(".sum .result").all_inner_texts()
-        assert _number(results[-1]) == pytest.approx(float(value), abs=0.006), box
+        assert _number(results[-1]) == pytest.approx(float(value), abs=0.006), node
         assert "NaN" not in page.locator("#arithmetic").inner_text()
         assert "undefined" not in page.locator("#arithmetic").inner_text()
         assert page.locator("#arithmetic math").count() == len(results)
-    page.evaluate("(fragment) => { location.hash = fragment; }", f"test=3&box=probabilities&at={at + 1}")
+    page.evaluate("(fragment) => { location.hash = fragment; }", f"test=3&node=probabilities&at={at + 1}")
     tab.wait_until_idle()
     assert page.locator(".sum .result").last.inner_text() == tab.probabilities()[at]
 
@@ -99,7 +99,7 @@ def test_zooming_in_and_out(open_page: Any, site: str) -> None:
 def test_a_number_by_pointer_and_keyboard(open_page: Any, served_site: str) -> None:
     tab = open_page(served_site, "#test=3&from=5")
     page = tab.page
-    strip = page.locator(".layer .strip[data-box=q]").last
+    strip = page.locator(".layer .strip[data-node=q]").last
     strip.hover(position={"x": 20, "y": 6})
     expect(page.locator(".tip")).to_have_text(re.compile(r"^number \d+: −?\d+\.\d\d$"))
     strip.focus()
@@ -108,7 +108,7 @@ def test_a_number_by_pointer_and_keyboard(open_page: Any, served_site: str) -> N
     assert re.search(r"Query q, layer 2: number \d+: −?\d", named)
     page.keyboard.press("Enter")
     tab.wait_until_idle()
-    assert tab.state()["box"] == "q"
+    assert tab.state()["node"] == "q"
     assert page.locator(".sum .result").last.inner_text() == named.rpartition(" ")[2]
     assert strip.evaluate("(strip) => strip.classList.contains('open')")
 

@@ -1,14 +1,14 @@
 /**
  * The drawer with the arithmetic of one number: a few sums side by side (explain.js), with the numbers of this input.
  *
- * @import { BoxName } from "./boxes.js"
+ * @import { NodeName } from "./nodes.js"
  * @import { Tensor } from "./engine.js"
  * @import { Sum } from "./explain.js"
  * @import { Session } from "./session.js"
  * @import { Tracing } from "./tracing.js"
  */
 
-import { isLayerBox, numbersOf, rowOf } from "./boxes.js";
+import { isLayerNode, numbersOf, rowOf } from "./nodes.js";
 import { byId, make, setAttributes, setText } from "./dom.js";
 import { explain, explainWeight } from "./explain.js";
 import { paintNumbers, showTip } from "./strips.js";
@@ -56,13 +56,13 @@ export class Arithmetic {
     else this.#paintNumber(opened, tracing);
   }
 
-  /** @param {BoxName} box @param {Tracing} tracing */
-  #paintNumber(box, { trace, weights, missing }) {
+  /** @param {NodeName} node @param {Tracing} tracing */
+  #paintNumber(node, { trace, weights, missing }) {
     const { vit: model, layer, token, state } = this.session;
-    setText("arithmetic-title", text(`box.${box}`));
+    setText("arithmetic-title", text(`node.${node}`));
     if (model === null) return;
-    setText("arithmetic-where", isLayerBox(box) ? text("arithmetic.inLayer", layer + 1) : "");
-    const numbers = trace && numbersOf(box, trace, layer, model);
+    setText("arithmetic-where", isLayerNode(node) ? text("arithmetic.inLayer", layer + 1) : "");
+    const numbers = trace && numbersOf(node, trace, layer, model);
     const row = numbers && rowOf(numbers, token);
     if (trace === null || weights === null || row === null) {
       const reason = trace !== null ? "missing.classToken" : missing === null ? "missing.loading" : /** @type {const} */ (`missing.${missing}`);
@@ -72,8 +72,8 @@ export class Arithmetic {
     const at = state.at >= 0 && state.at < row.length ? state.at : strongest(row);
     setAttributes(this.#component, { max: row.length });
     this.#component.value = String(at + 1);
-    setText("component-of", text("arithmetic.of", row.length, box === "logits" || box === "probabilities" ? model.class_names[at] : ""));
-    this.#show(explain({ model, trace, weights }, { box, layer, token, at }), "");
+    setText("component-of", text("arithmetic.of", row.length, node === "logits" || node === "probabilities" ? model.class_names[at] : ""));
+    this.#show(explain({ model, trace, weights }, { node, layer, token, at }), "");
   }
 
   /** @param {Tracing} tracing */
@@ -82,7 +82,7 @@ export class Arithmetic {
     if (model === null || key === null) return;
     const head = Math.max(0, state.head);
     this.#key.value = String(key);
-    setText("arithmetic-title", text("box.weight"));
+    setText("arithmetic-title", text("node.weight"));
     setText("arithmetic-where", text("arithmetic.inHead", layer + 1, head + 1));
     const own = trace?.layers[layer];
     const [q, k, v] = own

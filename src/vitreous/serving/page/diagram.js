@@ -11,7 +11,7 @@
  */
 
 import { measureHeads } from "./behaviours.js";
-import { scalesOf } from "./boxes.js";
+import { scalesOf } from "./nodes.js";
 import { byId, make, makeButton, setAttributes, setText } from "./dom.js";
 import { HeadView } from "./head-view.js";
 import { LayerView } from "./layer-view.js";
@@ -89,7 +89,7 @@ export class Diagram {
     const { level, layer, state, opened } = this.session;
     const depth = LEVELS.indexOf(level);
     const names = [text("crumb.model"), text("layer", layer + 1), text("head", Math.max(0, state.head) + 1)].slice(0, depth + 1);
-    if (opened !== null) names.push(text(`box.${opened}`));
+    if (opened !== null) names.push(text(`node.${opened}`));
     const place = byId("crumbs");
     const shown = JSON.stringify(names);
     if (place.dataset.shown === shown) return;

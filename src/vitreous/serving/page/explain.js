@@ -1,8 +1,8 @@
 /**
- * Where one number of the diagram comes from: every box's arithmetic with the actual numbers, as a few sums that
+ * Where one number of the diagram comes from: every node's arithmetic with the actual numbers, as a few sums that
  * arithmetic.js shows.
  *
- * @import { BoxName } from "./boxes.js"
+ * @import { NodeName } from "./nodes.js"
  * @import { ViTModel } from "./engine.js"
  * @import { Trace } from "./forward.js"
  * @import { Weights } from "./weights.js"
@@ -17,8 +17,8 @@
  * @property {number} [across]  numbers in a row of each strip, where it is shown as a picture
  * @property {{ values: ArrayLike<number>, chosen: number, names: (i: number) => string }} [columns]  a bar chart
  *
- * @typedef {object} Place  one number of a box
- * @property {BoxName} box
+ * @typedef {object} Place  one number of a node
+ * @property {NodeName} node
  * @property {number} layer
  * @property {number} token
  * @property {number} at  the component
@@ -26,7 +26,7 @@
  * @typedef {{ model: ViTModel, trace: Trace, weights: Weights }} Source
  */
 
-import { numbersOf, rowOf } from "./boxes.js";
+import { numbersOf, rowOf } from "./nodes.js";
 import { GELU, moments, positionsOf, windowsOf } from "./forward.js";
 import { equation, fraction, root, row, sub, sum, sup, words } from "./mathml.js";
 import { text } from "./texts.js";
@@ -36,13 +36,13 @@ import { percent, signed, tokenName } from "./words.js";
 /** Return the sums that lead to one number. @param {Source} source @param {Place} place @returns {Sum[]} */
 export function explain(source, place) {
   const { model, trace, weights } = source;
-  const { layer, token, at, box } = place;
+  const { layer, token, at, node } = place;
   const own = trace.layers[layer];
   const block = `blocks.${layer}`;
   const vector = (/** @type {Float32Array} */ data, width = model.dim) => data.subarray(token * width, (token + 1) * width);
   const before = vector(layer === 0 ? trace.tokens : trace.layers[layer - 1].output);
-  const value = rowOf(numbersOf(box, trace, layer, model), token)?.[at] ?? 0;
-  switch (box) {
+  const value = rowOf(numbersOf(node, trace, layer, model), token)?.[at] ?? 0;
+  switch (node) {
     case "embedded":
       return embedding(source, place);
     case "tokens":
@@ -58,8 +58,8 @@ export function explain(source, place) {
     case "q":
     case "k":
     case "v": {
-      const part = { q: 0, k: 1, v: 2 }[box] * model.dim + at;
-      return product(vector(own.normed), weights, `${block}.attn.qkv`, part, { x: "LN(z)", w: `W ${box}`, value });
+      const part = { q: 0, k: 1, v: 2 }[node] * model.dim + at;
+      return product(vector(own.normed), weights, `${block}.attn.qkv`, part, { x: "LN(z)", w: `W ${node}`, value });
     }
     case "heads":
       return weightedSum(source, place, value);
@@ -120,7 +120,7 @@ function embedding({ model, trace, weights }, { token, at }) {
   const x = windows.subarray(patch * size, (patch + 1) * size);
   const value = trace.embedded[patch * model.dim + at];
   const first = weights["patch_embed.proj.weight"];
-  if (!model.architecture?.embed_hidden) return product(x, weights, "patch_embed.proj", at, { x: text("box.pixels"), w: "E", value, across: (model.architecture?.window ?? model.patch_size)[1] });
+  if (!model.architecture?.embed_hidden) return product(x, weights, "patch_embed.proj", at, { x: text("node.pixels"), w: "E", value, across: (model.architecture?.window ?? model.patch_size)[1] });
   const hidden = weights["patch_embed.proj.bias"].map((bias, h) => {
     return GELU.erf(bias + total(x.map((pixel, i) => pixel * first[h * size + i])));
   });

@@ -9,7 +9,7 @@
  * @import { DiagramActions } from "./wall.js"
  */
 
-import { scalesOf } from "./boxes.js";
+import { scalesOf } from "./nodes.js";
 import { make, setText } from "./dom.js";
 import { behaviourWords } from "./heads.js";
 import { Strip } from "./strips.js";
@@ -33,21 +33,21 @@ export class HeadView {
     this.head = head;
     const first = head * model.head_dim;
     const strip = (/** @type {"q" | "k" | "v" | "heads"} */ name) =>
-      new Strip(text("box.inLayer", text(`box.${name}`), layer + 1), (row, column) => actions.openBox(name, layer, first + column, row));
+      new Strip(text("node.inLayer", text(`node.${name}`), layer + 1), (row, column) => actions.openNode(name, layer, first + column, row));
     this.#vectors = { q: strip("q"), k: strip("k"), v: strip("v"), heads: strip("heads") };
     this.#weights = new Strip(text("head.weights"), (row, column) => actions.openWeight(row, column));
     for (const name of VECTORS) this.#vectors[name].element.classList.add("matrix");
     this.#weights.element.classList.add("square");
-    const box = (/** @type {string} */ name, /** @type {string} */ note, /** @type {HTMLElement} */ inner) =>
-      make("div", { class: "box" }, make("span", { class: "box-name" }, name, make("small", {}, note)), inner);
+    const node = (/** @type {string} */ name, /** @type {string} */ note, /** @type {HTMLElement} */ inner) =>
+      make("div", { class: "node" }, make("span", { class: "node-name" }, name, make("small", {}, note)), inner);
     const sign = (/** @type {string} */ words) => make("span", { class: "sign", "aria-hidden": "true" }, words);
     const width = `${numTokens(model)} × ${model.head_dim}`;
     this.element.append(
       this.#sentence,
       make("div", { class: "head-flow" },
-        box(text("box.q"), width, this.#vectors.q.element), sign("·"), box(text("box.k"), width, this.#vectors.k.element),
-        sign("→"), box(text("head.weights"), text("head.softmax"), this.#weights.element),
-        sign("×"), box(text("box.v"), width, this.#vectors.v.element), sign("="), box(text("box.heads"), width, this.#vectors.heads.element)),
+        node(text("node.q"), width, this.#vectors.q.element), sign("·"), node(text("node.k"), width, this.#vectors.k.element),
+        sign("→"), node(text("head.weights"), text("head.softmax"), this.#weights.element),
+        sign("×"), node(text("node.v"), width, this.#vectors.v.element), sign("="), node(text("node.heads"), width, this.#vectors.heads.element)),
       make("div", { class: "head-words" }, this.#groups, make("p", { class: "soft small" }, text("head.rule"))),
     );
   }
@@ -82,7 +82,7 @@ export class HeadView {
   }
 
   get stages() {
-    return /** @type {HTMLElement[]} */ ([...this.element.querySelectorAll(".box")]);
+    return /** @type {HTMLElement[]} */ ([...this.element.querySelectorAll(".node")]);
   }
 }
 

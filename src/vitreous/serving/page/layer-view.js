@@ -2,14 +2,14 @@
  * One layer, opened: all tokens' numbers at every step, as pictures of one row per token. Any number opens its arithmetic.
  *
  * @import { Behaviour } from "./behaviours.js"
- * @import { BoxName } from "./boxes.js"
+ * @import { NodeName } from "./nodes.js"
  * @import { ViTModel } from "./engine.js"
  * @import { Session } from "./session.js"
  * @import { Tracing } from "./tracing.js"
  * @import { DiagramActions } from "./wall.js"
  */
 
-import { BoxView } from "./box-view.js";
+import { NodeView } from "./node-view.js";
 import { make } from "./dom.js";
 import { HeadThumb } from "./heads.js";
 import { moveWithArrows } from "./maps.js";
@@ -18,18 +18,18 @@ import { range } from "./vit-maths.js";
 
 export class LayerView {
   element = make("div", { class: "level layer-view" });
-  /** @type {BoxView[]} */
-  #boxes = [];
+  /** @type {NodeView[]} */
+  #nodes = [];
   /** @type {HeadThumb[]} */
   #thumbs = [];
 
   /** @param {ViTModel} model @param {number} layer @param {DiagramActions} actions */
   constructor(model, layer, actions) {
     this.layer = layer;
-    const box = (/** @type {BoxName} */ name, note = "", of = layer) => {
-      const made = new BoxView(name, of, "matrix", actions.openBox);
-      this.#boxes.push(made);
-      const titled = made.titled(of === layer ? undefined : text("box.stream"), note);
+    const node = (/** @type {NodeName} */ name, note = "", of = layer) => {
+      const made = new NodeView(name, of, "matrix", actions.openNode);
+      this.#nodes.push(made);
+      const titled = made.titled(of === layer ? undefined : text("node.stream"), note);
       titled.classList.toggle("beside", name === "k" || name === "v"); // made from the same numbers as q
       return titled;
     };
@@ -39,10 +39,10 @@ export class LayerView {
     const heads = make("div", { class: "head-row" }, ...this.#thumbs.map(({ element }) => element));
     moveWithArrows(heads, { across: 1, down: model.num_heads + 1, among: ".thumb" });
     this.element.append(
-      group(text("layer.in"), layer === 0 ? box("tokens", "z", -1) : box("output", "z", layer - 1), box("normed", "LN(z)"), box("q", "W·x + b"), box("k", "W·x + b"), box("v", "W·x + b")),
+      group(text("layer.in"), layer === 0 ? node("tokens", "z", -1) : node("output", "z", layer - 1), node("normed", "LN(z)"), node("q", "W·x + b"), node("k", "W·x + b"), node("v", "W·x + b")),
       make("section", { class: "group" }, make("h3", {}, text("layer.heads")), heads),
-      group(text("layer.attention"), box("heads", "A·v"), box("attended", "W·x + b"), box("middle", "z + …")),
-      group(text("layer.mlp"), box("normedMiddle", "LN(z′)"), box("hidden", "W·x + b"), box("active", "GELU"), box("mlp", "W·x + b"), box("output", "z′ + …")),
+      group(text("layer.attention"), node("heads", "A·v"), node("attended", "W·x + b"), node("middle", "z + …")),
+      group(text("layer.mlp"), node("normedMiddle", "LN(z′)"), node("hidden", "W·x + b"), node("active", "GELU"), node("mlp", "W·x + b"), node("output", "z′ + …")),
     );
   }
 
@@ -50,7 +50,7 @@ export class LayerView {
   paint(session, { trace }, behaviours) {
     const { vit } = session;
     if (vit === null) return;
-    for (const box of this.#boxes) box.paint(trace, vit, session);
+    for (const node of this.#nodes) node.paint(trace, vit, session);
     this.#thumbs.forEach((thumb, i) => thumb.paint(session, behaviours?.[this.layer][i] ?? null));
   }
 

@@ -98,7 +98,7 @@ class Page {
     onClick("remove-head", () => this.toggleHead(session.layer, session.state.head));
     onClick("open-arithmetic", () => {
       const { state, opened } = session;
-      this.update(opened === null ? { ...session.strongestWeight(state.query), view: "attention" } : { key: null, box: null });
+      this.update(opened === null ? { ...session.strongestWeight(state.query), view: "attention" } : { key: null, node: null });
     });
     onClick("close-arithmetic", () => this.#goUp());
     document.addEventListener("keydown", (event) => {
@@ -209,22 +209,22 @@ class Page {
     this.update({ layer, level: "layer" });
   }
 
-  /** @type {import("./box-view.js").OpenBox} */
-  openBox(box, layer, at, token) {
+  /** @type {import("./node-view.js").OpenNode} */
+  openNode(node, layer, at, token) {
     const { vit } = this.#session;
     const query = token === null || vit === null ? {} : { query: token - patchOffset(vit) };
-    this.update({ box, layer, at, key: null, ...query });
+    this.update({ node, layer, at, key: null, ...query });
   }
 
   /** @param {number} query  a token @param {number} key  a token */
   openWeight(query, key) {
     const { vit } = this.#session;
-    if (vit !== null) this.update({ query: query - patchOffset(vit), key, box: null, view: "attention" });
+    if (vit !== null) this.update({ query: query - patchOffset(vit), key, node: null, view: "attention" });
   }
 
   /** @param {"model" | "layer" | "head" | "number"} level */
   goTo(level) {
-    if (level !== "number") this.update({ level, key: null, box: null });
+    if (level !== "number") this.update({ level, key: null, node: null });
   }
 
   /** Close the arithmetic, or show the next larger part of the model; at the top, end the tour. */
@@ -232,7 +232,7 @@ class Page {
     const { state, opened, level } = this.#session;
     if (state.step > 0) this.#painter.tour.go(0);
     else if (opened !== null) {
-      this.update({ key: null, box: null });
+      this.update({ key: null, node: null });
       byId("open-arithmetic").focus();
     } else if (level !== "model") this.update({ level: level === "head" ? "layer" : "model" });
   }

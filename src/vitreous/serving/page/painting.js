@@ -25,6 +25,7 @@ import { takesDrawings } from "./engine.js";
 import { stateFacts } from "./facts.js";
 import { Lens } from "./lens.js";
 import { PatchMap, picture, positionsPicture, showScale } from "./maps.js";
+import { paintRemoved } from "./removed.js";
 import { fileName, lookCommand, rearrangedNote } from "./sharing.js";
 import { rowsOf, some, someColumns, topClasses } from "./top-classes.js";
 import { text } from "./texts.js";
@@ -61,7 +62,7 @@ export class Painter {
       chooseHead: (...head) => actions.chooseHead(...head),
       toggleHead: (...head) => actions.toggleHead(...head),
       openLayer: (layer) => actions.openLayer(layer),
-      openBox: (...place) => actions.openBox(...place),
+      openNode: (...place) => actions.openNode(...place),
       openWeight: (...pair) => actions.openWeight(...pair),
       goTo: (level) => actions.goTo(level),
     });
@@ -147,7 +148,7 @@ export class Painter {
     setText("command-note", rearrangedNote(session));
     if (vit === null) return;
     this.#paintLens(vit);
-    this.#paintRemoved(vit);
+    paintRemoved(session, this.actions, vit);
     this.#paintMap(vit);
     this.#paintViews(vit);
     this.#paintChoices(vit);
@@ -257,34 +258,6 @@ export class Painter {
     setAttributes(byId("remove-head"), { disabled: state.head < 0 });
     setText("open-arithmetic", text(opened === null ? "arithmetic.show" : "arithmetic.hide"));
     setAttributes(byId("open-arithmetic"), { "aria-expanded": String(opened !== null) });
-  }
-
-  /** @param {ViTModel} vit */
-  #paintRemoved(vit) {
-    const { session, actions } = this;
-    const { removedPatches, removedHeads } = session.state;
-    const place = byId("removed");
-    const shown = JSON.stringify([vit.id, session.cnn?.id, removedPatches, removedHeads]);
-    if (place.dataset.shown === shown) return; // the buttons keep their focus
-    place.dataset.shown = shown;
-    const chip = (/** @type {string} */ name, /** @type {() => void} */ restore) => {
-      const cross = make("span", { "aria-hidden": "true" }, "×");
-      return makeButton({ class: "chip", "aria-label": text("removed.restore", name) }, restore, name, cross);
-    };
-    const chips = [
-      ...removedPatches.map((patch) => chip(text("patchAt", placeName(patch, vit.grid)), () => actions.togglePatch(patch))),
-      ...removedHeads.map(([layer, head]) =>
-        chip(text("removed.head", layer + 1, head + 1), () => actions.toggleHead(layer, head)),
-      ),
-    ];
-    place.replaceChildren(...chips);
-    if (chips.length === 0) return;
-    const restoreAll = () => actions.update({ removedPatches: [], removedHeads: [] }, true);
-    place.prepend(make("span", { class: "label" }, text("removed.title")));
-    place.append(makeButton({ class: "plain" }, restoreAll, text("removed.restoreAll")));
-    if (removedPatches.length === 0 || session.cnn === null) return;
-    const note = text("removed.noTokens", session.cnn.name);
-    place.append(make("span", { class: "soft small" }, note));
   }
 
   #paintWhatIf() {

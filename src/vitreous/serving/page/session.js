@@ -108,9 +108,9 @@ export class Session {
     return query < 0 && !vit.has_class_token ? this.lastPointed : Math.max(0, query + patchOffset(vit));
   }
 
-  /** The number that the arithmetic explains: an attention weight, or one of a box; null: it is closed. */
+  /** The number that the arithmetic explains: an attention weight, or one of a node; null: it is closed. */
   get opened() {
-    return this.key !== null ? /** @type {const} */ ("weight") : this.state.box;
+    return this.key !== null ? /** @type {const} */ ("weight") : this.state.node;
   }
 
   /** How far the diagram is zoomed in. */
@@ -181,7 +181,7 @@ export class Session {
     const [right, down] = this.state.shift.map((by) => Math.min(most, Math.max(-most, by)));
     this.state = { ...this.state, shift: [right, down] };
     if (vit === null) {
-      this.state = { ...this.state, key: null, box: null, level: "model", step: 0, shuffle: 0 }; // there are no tokens
+      this.state = { ...this.state, key: null, node: null, level: "model", step: 0, shuffle: 0 }; // there are no tokens
     } else {
       const { depth, num_heads, grid } = vit;
       this.state = limited(this.state, { depth, num_heads, grid, tokens: numTokens(vit), views });

@@ -1,7 +1,7 @@
 /**
  * What the user chose, and the address that holds it: everything on the page can be sent as a link.
  *
- * @import { BoxName } from "./boxes.js"
+ * @import { NodeName } from "./nodes.js"
  * @import { Image } from "./fitting.js"
  * @import { Stroke } from "./raster.js"
  *
@@ -23,7 +23,7 @@
  * @property {number} query  the patch whose attention is shown; -1: the class token, or the mean if there is none
  * @property {"model" | "layer" | "head"} level  how far the diagram is zoomed in
  * @property {number | null} key  the token whose weight the arithmetic explains; null: no weight is explained
- * @property {BoxName | null} box  the box whose number the arithmetic explains; null: none is open
+ * @property {NodeName | null} node  the node whose number the arithmetic explains; null: none is open
  * @property {number} at  the number's component; -1: the one furthest from 0
  * @property {string} grid  the grid that `query`, `key` and `removedPatches` refer to, as "4x4"; empty: unknown
  * @property {number[]} removedPatches
@@ -33,7 +33,7 @@
  * @property {number} step  of the tour, from 1; 0: free
  */
 
-import { BOXES } from "./boxes.js";
+import { NODES } from "./nodes.js";
 import { decodeImage, decodePixels, decodeStrokes, encodeImage, encodePixels, encodeStrokes } from "./codec.js";
 import { SIDE } from "./normalise.js";
 import { text } from "./texts.js";
@@ -58,7 +58,7 @@ export function initialState() {
     query: -1,
     level: "model",
     key: null,
-    box: null,
+    node: null,
     at: -1,
     grid: "",
     removedPatches: [],
@@ -91,8 +91,8 @@ export function toHash(state, seen) {
   if (state.query >= 0) parts.from = String(state.query);
   if (state.level !== initial.level) parts.zoom = state.level;
   if (state.key !== null) parts.key = String(state.key);
-  else if (state.box !== null) parts.box = state.box;
-  if (state.box !== null && state.at >= 0) parts.at = String(state.at + 1);
+  else if (state.node !== null) parts.node = state.node;
+  if (state.node !== null && state.at >= 0) parts.at = String(state.at + 1);
   if (state.removedPatches.length > 0) parts.without = state.removedPatches.join(".");
   const namesPatches = state.query >= 0 || state.key !== null || state.removedPatches.length > 0;
   if (namesPatches && state.grid !== "") parts.grid = state.grid;
@@ -143,7 +143,7 @@ export function fromHash(hash) {
   state.head = integer(parts.get("head"), 1, 64, 0) - 1; // 0, or "mean" of version 0.1: the mean
   state.query = integer(parts.get("from"), 0, 4095, -1);
   state.key = parts.has("key") ? integer(parts.get("key"), 0, 4096, 0) : null;
-  state.box = state.key === null ? (BOXES.find((box) => box === parts.get("box")) ?? null) : null;
+  state.node = state.key === null ? (NODES.find((node) => node === parts.get("node")) ?? null) : null;
   state.at = integer(parts.get("at"), 1, 99_999, 0) - 1;
   const zoom = parts.get("zoom");
   if (zoom === "layer" || zoom === "head") state.level = zoom;

@@ -16,7 +16,7 @@ import { TOUR_STEPS } from "./state.js";
 import { text } from "./texts.js";
 import { range } from "./vit-maths.js";
 
-const CLOSED = /** @type {const} */ ({ key: null, box: null, level: "model" });
+const CLOSED = /** @type {const} */ ({ key: null, node: null, level: "model" });
 
 /** @type {Record<number, Step>} */
 const STEPS = {

@@ -3,16 +3,16 @@
  * the tokens come in on the left, and the prediction goes out on the right.
  *
  * @import { Behaviour } from "./behaviours.js"
- * @import { OpenBox } from "./box-view.js"
+ * @import { OpenNode } from "./node-view.js"
  * @import { ViTModel } from "./engine.js"
  * @import { HeadActions } from "./heads.js"
  * @import { Session } from "./session.js"
  * @import { Tracing } from "./tracing.js"
  *
- * @typedef {HeadActions & { openBox: OpenBox, openLayer: (layer: number) => void }} DiagramActions
+ * @typedef {HeadActions & { openNode: OpenNode, openLayer: (layer: number) => void }} DiagramActions
  */
 
-import { BoxView } from "./box-view.js";
+import { NodeView } from "./node-view.js";
 import { contextOf, make, makeButton, resize, setAttributes, setText } from "./dom.js";
 import { HeadThumb } from "./heads.js";
 import { moveWithArrows, picture } from "./maps.js";
@@ -29,8 +29,8 @@ export class Wall {
   #patch = make("canvas", { class: "pixels patch", "aria-hidden": "true" });
   #noPatch = make("span", { class: "no-patch", "aria-hidden": "true" }, "cls");
   #tokenName = make("span", { class: "token-name" });
-  /** @type {BoxView[]} */
-  #boxes = [];
+  /** @type {NodeView[]} */
+  #nodes = [];
   /** @type {HeadThumb[]} */
   #thumbs = [];
   /** @type {HTMLElement[]} */
@@ -40,17 +40,17 @@ export class Wall {
 
   /** @param {ViTModel} model @param {DiagramActions} actions */
   constructor(model, actions) {
-    const box = (/** @type {import("./boxes.js").BoxName} */ name, layer = -1, /** @type {import("./box-view.js").Form} */ form = "row") => {
-      const made = new BoxView(name, layer, form, actions.openBox);
-      this.#boxes.push(made);
+    const node = (/** @type {import("./nodes.js").NodeName} */ name, layer = -1, /** @type {import("./node-view.js").Form} */ form = "row") => {
+      const made = new NodeView(name, layer, form, actions.openNode);
+      this.#nodes.push(made);
       return made;
     };
     const start = make("div", { class: "start", "data-part": "start" },
       make("p", { class: "end-title" }, text("wall.tokens")),
       make("div", { class: "patch-line" }, this.#patch, this.#noPatch, this.#tokenName),
-      box("embedded").titled("x · E"),
-      box("tokens").titled(text(model.position_similarity === null ? "box.tokens" : "wall.plusPosition")),
-      box("tokens", -1, "matrix").titled(text("wall.all", numTokens(model))),
+      node("embedded").titled("x · E"),
+      node("tokens").titled(text(model.position_similarity === null ? "node.tokens" : "wall.plusPosition")),
+      node("tokens", -1, "matrix").titled(text("wall.all", numTokens(model))),
     );
     const label = (/** @type {string} */ name, /** @type {string} */ words) => make("span", { class: `row-label ${name}` }, words);
     const labels = make("div", { class: "labels", "aria-hidden": "true" },
@@ -60,13 +60,13 @@ export class Wall {
       ...AFTER.map((name) => label(name, text(`short.${name}`))),
       label("read", text("short.read")),
     );
-    const layers = range(model.depth).map((layer) => this.#layer(layer, model, actions, box));
+    const layers = range(model.depth).map((layer) => this.#layer(layer, model, actions, node));
     const classes = make("div", { class: "classes", "aria-hidden": "true" },
       ...model.class_names.slice(0, FEW_CLASSES).map((name) => make("span", {}, name)));
     const out = make("div", { class: `out${model.class_names.length > FEW_CLASSES ? " many" : ""}`, "data-part": "out" },
       make("p", { class: "end-title" }, text("wall.out")),
-      box("final").titled(),
-      make("div", { class: "logits" }, classes, box("logits", -1, "column").titled(text("short.logits")), box("probabilities", -1, "column").titled("p")),
+      node("final").titled(),
+      make("div", { class: "logits" }, classes, node("logits", -1, "column").titled(text("short.logits")), node("probabilities", -1, "column").titled("p")),
     );
     const columns = make("div", { class: "layers", "data-part": "wall" }, labels, ...layers);
     columns.style.setProperty("--layers", String(model.depth));
@@ -79,9 +79,9 @@ export class Wall {
 
   /**
    * @param {number} layer @param {ViTModel} model @param {DiagramActions} actions
-   * @param {(name: import("./boxes.js").BoxName, layer: number) => BoxView} box
+   * @param {(name: import("./nodes.js").NodeName, layer: number) => NodeView} node
    */
-  #layer(layer, model, actions, box) {
+  #layer(layer, model, actions, node) {
     const name = makeButton({ class: "layer-name" }, () => actions.openLayer(layer), text("layer", layer + 1));
     const thumbs = [...range(model.num_heads), -1].map((head) => new HeadThumb(layer, head, actions));
     const read = make("p", { class: "read number" });
@@ -90,9 +90,9 @@ export class Wall {
     this.#names.push(name);
     return make("div", { class: "layer", "data-layer": layer },
       name,
-      ...BEFORE.map((each) => box(each, layer).element),
+      ...BEFORE.map((each) => node(each, layer).element),
       make("div", { class: "head-cells" }, ...thumbs.map(({ element }) => element)),
-      ...AFTER.map((each) => box(each, layer).element),
+      ...AFTER.map((each) => node(each, layer).element),
       read,
     );
   }
@@ -101,9 +101,9 @@ export class Wall {
   paint(session, { trace }, behaviours) {
     const { vit, results, layer } = session;
     if (vit === null) return;
-    for (const box of this.#boxes) {
-      box.paint(trace, vit, session);
-      setAttributes(box.element, { tabindex: box.layer < 0 || box.layer === layer ? 0 : -1 }); // Tab passes one layer
+    for (const node of this.#nodes) {
+      node.paint(trace, vit, session);
+      setAttributes(node.element, { tabindex: node.layer < 0 || node.layer === layer ? 0 : -1 }); // Tab passes one layer
     }
     const heads = vit.num_heads + 1;
     this.#thumbs.forEach((thumb, i) => thumb.paint(session, behaviours?.[Math.floor(i / heads)][i % heads] ?? null));

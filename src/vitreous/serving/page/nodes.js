@@ -1,10 +1,10 @@
 /**
- * The boxes of the diagram: which intermediate each one shows, and on which colour scale.
+ * The nodes of the diagram: which intermediate each one shows, and on which colour scale.
  *
  * @import { LayerTrace, Trace } from "./forward.js"
  * @import { ViTModel } from "./engine.js"
  *
- * @typedef {(typeof LAYER_BOXES)[number] | (typeof OUTER_BOXES)[number]} BoxName
+ * @typedef {(typeof LAYER_NODES)[number] | (typeof OUTER_NODES)[number]} NodeName
  * @typedef {"stream" | "added" | "normed" | "qkv" | "carried" | "mlp" | "logits" | "probabilities"} ScaleKind
  * @typedef {{ data: Float32Array, columns: number, offset: number, kind: ScaleKind }} Numbers  offset: the token of row 0
  */
@@ -12,13 +12,13 @@
 import { patchOffset } from "./vit-maths.js";
 import { scaleEnd } from "./strips.js";
 
-export const LAYER_BOXES = /** @type {const} */ ([
+export const LAYER_NODES = /** @type {const} */ ([
   "normed", "q", "k", "v", "heads", "attended", "middle", "normedMiddle", "hidden", "active", "mlp", "output",
 ]);
-export const OUTER_BOXES = /** @type {const} */ (["embedded", "tokens", "final", "logits", "probabilities"]);
-export const BOXES = /** @type {const} */ ([...LAYER_BOXES, ...OUTER_BOXES]);
+export const OUTER_NODES = /** @type {const} */ (["embedded", "tokens", "final", "logits", "probabilities"]);
+export const NODES = /** @type {const} */ ([...LAYER_NODES, ...OUTER_NODES]);
 
-/** @type {Record<BoxName, ScaleKind>} */
+/** @type {Record<NodeName, ScaleKind>} */
 const KINDS = {
   embedded: "stream", tokens: "stream", middle: "stream", output: "stream",
   attended: "added", mlp: "added",
@@ -29,23 +29,23 @@ const KINDS = {
   logits: "logits", probabilities: "probabilities",
 };
 
-/** @param {string} name @returns {name is keyof LayerTrace & (typeof LAYER_BOXES)[number]} */
-export function isLayerBox(name) {
-  return LAYER_BOXES.some((box) => box === name);
+/** @param {string} name @returns {name is keyof LayerTrace & (typeof LAYER_NODES)[number]} */
+export function isLayerNode(name) {
+  return LAYER_NODES.some((node) => node === name);
 }
 
-/** Return a box's numbers. @param {BoxName} box @param {Trace} trace @param {number} layer @param {ViTModel} model @returns {Numbers} */
-export function numbersOf(box, trace, layer, model) {
-  const kind = KINDS[box];
+/** Return a node's numbers. @param {NodeName} node @param {Trace} trace @param {number} layer @param {ViTModel} model @returns {Numbers} */
+export function numbersOf(node, trace, layer, model) {
+  const kind = KINDS[node];
   const whole = (/** @type {Float32Array} */ data, columns = model.dim) => ({ data, columns, offset: 0, kind });
-  if (isLayerBox(box)) {
-    const data = trace.layers[layer][box];
-    return whole(data, box === "hidden" || box === "active" ? data.length / (trace.tokens.length / model.dim) : model.dim);
+  if (isLayerNode(node)) {
+    const data = trace.layers[layer][node];
+    return whole(data, node === "hidden" || node === "active" ? data.length / (trace.tokens.length / model.dim) : model.dim);
   }
-  if (box === "embedded") return { ...whole(trace.embedded), offset: patchOffset(model) };
-  if (box === "tokens") return whole(trace.tokens);
-  if (box === "final") return model.pool === "cls" ? whole(trace.normed) : whole(trace.pooled);
-  return whole(trace[box], trace[box].length);
+  if (node === "embedded") return { ...whole(trace.embedded), offset: patchOffset(model) };
+  if (node === "tokens") return whole(trace.tokens);
+  if (node === "final") return model.pool === "cls" ? whole(trace.normed) : whole(trace.pooled);
+  return whole(trace[node], trace[node].length);
 }
 
 /** Return the row of a token. @param {Numbers} numbers @param {number} token @returns {Float32Array | null}  null: it has none */

@@ -1,36 +1,36 @@
 /**
- * One box of the diagram: a name and its numbers as colours, of the chosen token or of all tokens.
+ * One node of the diagram: a name and its numbers as colours, of the chosen token or of all tokens.
  *
- * @import { BoxName, Numbers } from "./boxes.js"
+ * @import { NodeName, Numbers } from "./nodes.js"
  * @import { ViTModel } from "./engine.js"
  * @import { Trace } from "./forward.js"
  * @import { Session } from "./session.js"
  *
- * @typedef {(box: BoxName, layer: number, at: number, token: number | null) => void} OpenBox  token: null: the chosen one
+ * @typedef {(node: NodeName, layer: number, at: number, token: number | null) => void} OpenNode  token: null: the chosen one
  * @typedef {"row" | "matrix" | "column"} Form  of the chosen token, of all tokens, or of the classes one below the other
  */
 
-import { numbersOf, rowOf, scalesOf } from "./boxes.js";
+import { numbersOf, rowOf, scalesOf } from "./nodes.js";
 import { make } from "./dom.js";
 import { Strip } from "./strips.js";
 import { text } from "./texts.js";
 import { percent, signed, tokenName } from "./words.js";
 
-export class BoxView {
+export class NodeView {
   /** @type {ViTModel | null} */
   #model = null;
 
-  /** @param {BoxName} box @param {number} layer @param {Form} form @param {OpenBox} open */
-  constructor(box, layer, form, open) {
-    this.box = box;
+  /** @param {NodeName} node @param {number} layer @param {Form} form @param {OpenNode} open */
+  constructor(node, layer, form, open) {
+    this.node = node;
     this.layer = layer;
     this.form = form;
-    const name = text("box.inLayer", text(`box.${box}`), layer < 0 ? 0 : layer + 1);
+    const name = text("node.inLayer", text(`node.${node}`), layer < 0 ? 0 : layer + 1);
     this.strip = new Strip(name, (row, column) => {
-      if (form === "matrix") open(box, Math.max(0, layer), column, row + this.offset);
-      else open(box, Math.max(0, layer), form === "column" ? row : column, null);
+      if (form === "matrix") open(node, Math.max(0, layer), column, row + this.offset);
+      else open(node, Math.max(0, layer), form === "column" ? row : column, null);
     });
-    this.strip.element.dataset.box = box;
+    this.strip.element.dataset.node = node;
     this.strip.element.classList.add(form);
     this.offset = 0;
   }
@@ -40,16 +40,16 @@ export class BoxView {
   }
 
   /** Return the strip under its name. @param {string} [name] @param {string} [note] */
-  titled(name = text(`box.${this.box}`), note = "") {
-    const title = make("span", { class: "box-name" }, make("span", {}, name), ...(note ? [make("small", {}, note)] : []));
-    return make("div", { class: "box" }, title, this.element);
+  titled(name = text(`node.${this.node}`), note = "") {
+    const title = make("span", { class: "node-name" }, make("span", {}, name), ...(note ? [make("small", {}, note)] : []));
+    return make("div", { class: "node" }, title, this.element);
   }
 
   /** @param {Trace | null} trace @param {ViTModel} model @param {Session} session */
   paint(trace, model, { token, opened, layer }) {
     this.#model = model;
-    this.element.classList.toggle("open", opened === this.box && (this.layer < 0 || this.layer === layer));
-    const numbers = trace && numbersOf(this.box, trace, Math.max(0, this.layer), model);
+    this.element.classList.toggle("open", opened === this.node && (this.layer < 0 || this.layer === layer));
+    const numbers = trace && numbersOf(this.node, trace, Math.max(0, this.layer), model);
     const row = numbers && rowOf(numbers, token);
     if (trace === null || numbers === null || (row === null && this.form !== "matrix")) {
       this.strip.paint(null);
