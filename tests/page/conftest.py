@@ -33,7 +33,7 @@ from vitreous.config.presets import preset
 from vitreous.data.datasets import load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.models import build
-from vitreous.runs import Run
+from vitreous.runs import BUNDLED, Run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -46,7 +46,7 @@ CSP = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self
 SERVE = """
 import sys
 from pathlib import Path
-from vitreous.runs import Run
+from vitreous.runs import BUNDLED, Run
 from vitreous.serving.server import serve_runs
 if __name__ == "__main__":
     serve_runs([Run.open(Path(path)) for path in sys.argv[2:]], port=int(sys.argv[1]))
@@ -223,6 +223,14 @@ def hosting(folder: Path) -> Iterator[str]:
 def served_site(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`vitreous serve` on loopback: the HTTP engine."""
     with serving(runs, tmp_path_factory.mktemp("serve") / "log.txt") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def bundled_site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The page as everybody sees it first: of the bundled models."""
+    bundled = [Run.open(BUNDLED / name) for name in ("vit", "cnn")]
+    with serving(bundled, tmp_path_factory.mktemp("serve") / "log.txt") as address:
         yield address
 
 

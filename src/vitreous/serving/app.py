@@ -111,6 +111,13 @@ def _add_api(app: FastAPI, service: Service) -> None:
     ) -> Response:
         return compressible(await service.samples(model), dict(request.scope["headers"]))
 
+    summary = "Return the weights of a ViT as safetensors, where /v1/models names this address."
+    binary: contract.Responses = {200: {"description": "The file.", "content": {"application/octet-stream": {}}}}
+
+    @app.get("/v1/weights", summary=summary, responses=binary | contract.problems(404, 422))
+    async def weights(model: Annotated[str | None, Query(description=contract.MODEL_ID)] = None) -> Response:
+        return service.weights(model)
+
     text: contract.Responses = {200: {"description": "Metrics.", "content": {"text/plain": {}}}}
 
     @app.get("/metrics", summary="Return metrics in Prometheus' text format.", responses=text | contract.problems())

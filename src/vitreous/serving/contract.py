@@ -152,6 +152,7 @@ _PROBLEMS = {
     400: "The request cannot be parsed.",
     401: "A token is required.",
     403: "A page of another site made the request.",
+    404: "There is no such thing here.",
     405: "This address does not accept this method.",
     408: "The body arrived too slowly.",
     413: "The body is too large.",

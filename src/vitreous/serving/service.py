@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import orjson
+from starlette.responses import FileResponse
 
 from vitreous.export.catalog import models_document, samples_for
+from vitreous.runs import WEIGHTS
 from vitreous.serving import look, reading
 from vitreous.serving.contract import LookRequest
 from vitreous.serving.limits import Limits
@@ -131,6 +133,13 @@ class Service:
     async def made_file(self, name: str) -> bytes:
         """Return a file of the page that is made when it is first asked for."""
         return await self._decoding.run(MADE_FILES[name])
+
+    def weights(self, model_id: str | None) -> FileResponse:
+        """Return a model's weights as they are in its run, if /v1/models offers them."""
+        model = self.find(model_id)
+        if "weights" not in model.entry:
+            raise Problem(404, "this server does not offer the weights of this model")
+        return FileResponse(model.run.path / WEIGHTS, media_type="application/octet-stream")
 
     def readiness(self) -> bytes:
         if self._stopping:
