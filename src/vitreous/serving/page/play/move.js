@@ -68,7 +68,7 @@ export class MovePatch {
     this.#cells.style.gridTemplate = pixelEdges(vit)
       .map((edges) => edges.slice(1).map((edge, i) => `${edge - edges[i]}fr`).join(" "))
       .join(" / ");
-    moveWithArrows(this.#cells, vit.grid[1]);
+    moveWithArrows(this.#cells, { across: 1, down: vit.grid[1] });
   }
 
   #listen() {
