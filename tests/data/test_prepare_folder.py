@@ -6,6 +6,7 @@ import errno
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -188,17 +189,21 @@ def test_interrupted_it_goes_on(photos: Path, tmp_path: Path, monkeypatch: pytes
         assert (folder / file.name).read_bytes() == file.read_bytes()
 
 
-def test_killed_it_goes_on(tmp_path: Path, processes: Processes) -> None:
+def test_stopped_or_killed_it_goes_on(tmp_path: Path, processes: Processes) -> None:
     photos, folder = write_photos(tmp_path / "photos", count=60), tmp_path / "shards"
     command = ("data", "prepare", str(photos), "-o", str(folder), "--size", "64", "--shards", "30")
-    for finished in (1, 6):
+    for number, finished in ((signal.SIGINT, 1), (signal.SIGKILL, 6)):
         process = processes.vitreous(*command)
         deadline = time.monotonic() + 60
         while len(list(folder.glob("*-names.txt"))) < finished and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        process.send_signal(number)
+        _, errors = process.communicate()
+        if number == signal.SIGINT:
+            assert process.wait() == 130
+            assert re.search(r"stopped with \d+ of 30 shards finished: run the same command again to go on", errors)
+            assert "Traceback" not in errors
     result = prepare(photos, folder, size=(64, 64), shards=30)
     assert result.kept >= 5
     assert set(verify_folder(folder).values()) == {"ok"}

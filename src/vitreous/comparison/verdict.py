@@ -22,7 +22,7 @@ from vitreous.reports.formats import join, percent
 
 _BOOTSTRAP_SAMPLES = 2000
 _BOOTSTRAP_CHUNK = 250  # samples at a time, of many images fewer
-_BOOTSTRAP_WEIGHTS = 2**23  # that are in memory at a time
+_BOOTSTRAP_WEIGHTS = 2**22  # that are in memory at a time
 #: A single timing on a shared machine varies by tens of percent; less than this factor is not called a difference.
 TIMING_FACTOR = 1.25
 
@@ -213,9 +213,10 @@ def _calibration_test(models: Sequence[ModelSummary]) -> Callable[[ModelSummary,
     """Return a paired bootstrap test over images: how often does resampling reverse the difference?"""
     count = len(models[0].labels)
     num_runs, bins = np.array([len(model.runs) for model in models]), metrics.CALIBRATION_BINS
-    columns = np.empty((count, num_runs.sum() * bins), np.float32)
+    columns = np.zeros((count, num_runs.sum() * bins), np.float32)
     for number, run in enumerate(run for model in models for run in model.runs):
-        columns[:, number * bins : (number + 1) * bins] = metrics.calibration_gaps(run.probabilities, run.labels)
+        bin_of, gaps = metrics.calibration_gaps(run.probabilities, run.labels)
+        columns[np.arange(count), number * bins + bin_of] = gaps
     owner = np.repeat(np.arange(len(models)), num_runs * bins)
     generator = np.random.default_rng(0)
     samples = []

@@ -87,23 +87,17 @@ def image_nll(probabilities: Array, labels: Array) -> Floats:
 
 def calibration_error(probabilities: Array, labels: Array, bins: int = CALIBRATION_BINS) -> float:
     """Expected calibration error: |confidence − accuracy|, averaged over equal-width bins of confidence (Guo, 2017)."""
-    columns, gaps = _binned_gaps(probabilities, labels, bins)
+    columns, gaps = calibration_gaps(probabilities, labels, bins)
     return float(np.abs(np.bincount(columns, gaps, bins)).sum() / len(labels))
 
 
-def calibration_gaps(probabilities: Array, labels: Array, bins: int = CALIBRATION_BINS) -> Floats:
-    """(n, bins): confidence − correctness of each image in the column of its bin, 0 elsewhere.
+def calibration_gaps(
+    probabilities: Array, labels: Array, bins: int = CALIBRATION_BINS
+) -> tuple[NDArray[np.int64], Floats]:
+    """Return the bin (n,) of each image, and its confidence − correctness (n,).
 
-    The calibration error is the sum of |column sums| / n, so that a resampled one is a matrix product away.
+    The calibration error is the sum over bins of |sum of the gaps| / n, so that a resampled one is quickly computed.
     """
-    columns, of_images = _binned_gaps(probabilities, labels, bins)
-    gaps = np.zeros((len(columns), bins))
-    gaps[np.arange(len(columns)), columns] = of_images
-    return gaps
-
-
-def _binned_gaps(probabilities: Array, labels: Array, bins: int) -> tuple[NDArray[np.int64], Floats]:
-    """Return the bin (n,) of each image, and its confidence − correctness (n,)."""
 
     def confidence_and_gap(table: Floats, truth: NDArray[np.int64]) -> Floats:
         confidence = table.max(axis=1)
