@@ -126,9 +126,9 @@ class Visit:
         self.page.add_init_script(RECORD)
         before = chromium_cpu()
         self.page.goto(site)
-        self.page.wait_for_function("window.found.interactive > 0", polling=10)
+        self.page.wait_for_function("() => window.found.interactive > 0", polling=10)
         self.cpu = chromium_cpu() - before
-        self.seconds = self.page.evaluate("window.found.interactive") / 1000
+        self.seconds = self.page.evaluate("() => window.found.interactive") / 1000
         self.interactive_bytes = sum(size for _, size in self.transfers)
         self.page.locator("html[data-status=idle]").wait_for(state="attached")
         self.all_bytes = sum(size for _, size in self.transfers)
@@ -144,12 +144,12 @@ class Visit:
                 page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + box["height"] * 0.2)
                 page.mouse.down()
                 self._idle()
-            page.evaluate("window.found.strokes.length = 0")
+            page.evaluate("() => { window.found.strokes.length = 0; }")
             self.transfers.clear()
             x = 0.3 + 0.4 * ((i % 10) + 1) / 10
             page.mouse.move(box["x"] + box["width"] * x, box["y"] + box["height"] * (0.2 + 0.06 * (i % 10)))
-            page.wait_for_function("window.found.strokes.length > 0", polling=5)
-            latencies.append(page.evaluate("window.found.strokes[0]"))
+            page.wait_for_function("() => window.found.strokes.length > 0", polling=5)
+            latencies.append(page.evaluate("() => window.found.strokes[0]"))
             page.wait_for_timeout(20)
             sizes.append(sum(size for address, size in self.transfers if address.endswith("/v1/look")))
             self._idle()

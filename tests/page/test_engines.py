@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from vitreous.evaluation.novelty import Novelty
 from vitreous.inspection.attention import rollout
 from vitreous.models.representations import represent
 from vitreous.runs import Run
+
+expect = pytest.importorskip("playwright.sync_api", reason="pip install -c constraints.txt playwright").expect
 
 LOOK = """async ([requests, site]) => {
   const { chooseEngine, isViT } = await import(site + "engine.js");
@@ -151,16 +154,16 @@ def test_the_compared_model_is_loaded_after_the_first_prediction(browser: Any, s
     context = browser.new_context()
     page = context.new_page()
     fetched: list[str] = []
-    held: list[Any] = []
+    stopped: list[Any] = []
     page.on("request", lambda request: fetched.append(request.url.removeprefix(static_site)))
-    page.route("**/models/digits-cnn.onnx*", lambda route: held.append(route))
+    page.route("**/models/digits-cnn.onnx*", lambda route: stopped.append(route))
     page.goto(static_site)
-    page.wait_for_function("document.querySelector('.prediction.vit .big')?.textContent.match(/[0-9]/)")
+    expect(page.locator(".prediction.vit .big")).to_have_text(re.compile(r"\d"), timeout=20_000)
     for _ in range(200):  # a busy machine takes its time
-        page.wait_for_timeout(50 if not held else 0)
+        page.wait_for_timeout(50 if not stopped else 0)
     assert page.locator(".prediction.cnn .big").inner_text() == "–"
     assert page.locator("html").get_attribute("data-status") == "busy"
-    [route] = held
+    [route] = stopped
     route.continue_()
     page.locator("html[data-status=idle]").wait_for(state="attached")
     assert page.locator(".prediction.cnn .big").inner_text().isdigit()

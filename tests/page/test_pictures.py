@@ -127,7 +127,7 @@ def test_a_tall_model_in_colour_of_three_classes(open_page: Any, tall_site: str,
             _open(tab, data)
         else:
             page.evaluate(event, [kind, list(data)])
-            expect(page.locator("#steps-caption")).to_contain_text(f"{size[0]} × {size[1]} pixels")
+            expect(page.locator("#steps-caption")).to_contain_text(f"{size[0]} × {size[1]}")
             tab.wait_until_idle()
         _close(tab.probabilities(), _probabilities(tall_run, data))
         assert tab.state()["image"].startswith("3x64x48.")

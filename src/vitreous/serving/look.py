@@ -137,8 +137,8 @@ def as_json(found: dict[str, Any]) -> bytes:
 def as_tensors(found: dict[str, Any]) -> bytes:
     """Return what `look` found in the safetensors format: the large arrays as float16, the others as float32.
 
-    Attention weights are rounded to multiples of 1/1024 (by at most 0.0005), which halves their compressed size, unless
-    the queries and keys that they are computed from are there as well. What is None is left out.
+    Attention weights are rounded to multiples of 1/1024 (by at most 0.0005), so that they compress to half the size,
+    unless the queries and keys that they are computed from are there as well. What is None is left out.
     """
     is_exact = found.get("queries") is not None
     arrays = {}

@@ -21,13 +21,13 @@ export function readTensors(buffer) {
 }
 
 /** @type {Float32Array | null} the value of each of the 65,536 codes of float16 */
-let halves = null;
+let numbers = null;
 
 /** @param {Uint16Array} codes */
 function fromHalf(codes) {
-  halves ??= Float32Array.from({ length: 1 << 16 }, (_, code) => half(code));
+  numbers ??= Float32Array.from({ length: 1 << 16 }, (_, code) => half(code));
   const values = new Float32Array(codes.length);
-  for (let i = 0; i < codes.length; i++) values[i] = halves[codes[i]];
+  for (let i = 0; i < codes.length; i++) values[i] = numbers[codes[i]];
   return values;
 }
 
