@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from variants import Style, Variant, random_style
+from vit_variants import Style, Variant, random_style
 
 from vitreous.doctor import diagnose
 
