@@ -120,6 +120,16 @@ class TokensNeverMeet(TinyViT):
 
 
 @has_only("linear-after-linear")
+class BottleneckThatSavesNothing(TinyViT):
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.widen = nn.Conv2d(1, 12, 4, 4), nn.Linear(12, self.dim)
+
+    def patchify(self, images: Tensor) -> Tensor:
+        return self.widen(super().patchify(images))
+
+
+@has_only("linear-after-linear")
 class PatchEmbeddingThenLinear(TinyViT):
     def __init__(self) -> None:
         super().__init__()
@@ -487,6 +497,73 @@ def test_exactly_these_findings(findings: set[str], model_class: type[nn.Module]
     if not findings:
         reasons = {item.id for item in diagnosis.not_measured} & {"activations-with-depth", "gradients-with-depth"}
         assert not reasons, "the stack of blocks was not found"
+
+
+class MovedParameter(TinyViT):
+    """On the CPU `.to` returns the parameter itself, elsewhere a plain tensor."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__()
+        del self.class_token
+        self.class_token = nn.Parameter(torch.zeros(1, 1, 24)).to(device)
+
+
+class ParameterMadeThere(TinyViT):
+    def __init__(self, device: str = "cpu") -> None:
+        super().__init__()
+        self.class_token = nn.Parameter(torch.zeros(1, 1, 24, device=device))
+
+
+@pytest.mark.parametrize(
+    ("model_class", "findings"), [(MovedParameter, {"unregistered-tensors"}), (ParameterMadeThere, set())]
+)
+def test_a_parameter_that_is_lost_on_another_device(model_class, findings, no_overfitting) -> None:
+    diagnosis = diagnose(model_class(), constructor=(model_class, {}), input_shape=(1, 12, 12), fresh=True)
+    assert diagnosis.ids("warning", "broken") == findings
+
+
+class OneImageWithoutBatchAxis(TinyViT):
+    def forward(self, image: Tensor) -> Tensor:
+        assert image.ndim == 3
+        return super().forward(image[None])
+
+
+def test_a_model_without_a_batch_axis(no_overfitting) -> None:
+    (found,) = diagnose(OneImageWithoutBatchAxis(), input_shape=(1, 12, 12), fresh=True).findings
+    assert found.id == "batch-size"
+    assert "without a batch axis" in found.measured
+
+
+class ReadsTheFirstPatch(TinyViT):
+    """No positions, and a patch in place of the class token: the order of all other patches is ignored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.class_token = self.positions = None
+
+    def embed(self, images: Tensor) -> Tensor:
+        return self.patchify(images)
+
+
+def test_the_first_patch_in_place_of_a_class_token(no_overfitting) -> None:
+    diagnosis = diagnose(ReadsTheFirstPatch(), input_shape=(1, 12, 12), fresh=True)
+    assert diagnosis.ids("warning", "broken") == {"patch-order-ignored"}
+
+
+class FunctionOfTheConstructor(TinyViT):
+    """Healthy; a copy of it still computes with the head of the original."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        head = self.head
+        self.apply_head = lambda x: head(x)
+
+    def classify(self, x: Tensor) -> Tensor:
+        return self.apply_head(self.norm(x[:, 0]))
+
+
+def test_a_copy_that_uses_the_original(no_overfitting) -> None:
+    assert not diagnose(FunctionOfTheConstructor(), input_shape=(1, 12, 12), fresh=True).findings
 
 
 # --- notes ---------------------------------------------------------------------------------------------------

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from variants import Style, Variant, random_style
+from vit_variants import Style, Variant, random_style
 
 from vitreous.doctor import diagnose
 
-HEALTHY = range(24)
+HEALTHY = range(12)
 
 
 @pytest.mark.parametrize("seed", HEALTHY)
@@ -54,20 +54,18 @@ def faulty_style(seed: int, fault: str, allowed: dict[str, list]) -> Style:
     """Return a style in which the fault can show: several tokens and heads, two blocks or more."""
     style = replace(random_style(seed), image=(3, 16, 16), patch=(4, 4), heads=2 + seed % 2 * 2, depth=2 + seed % 2)
     style = replace(style, dim=(16, 32)[seed % 2], fault=fault)
-    chosen = {name: values[seed % len(values)] for name, values in allowed.items() if getattr(style, name) not in values}
+    chosen = {
+        name: values[seed % len(values)] for name, values in allowed.items() if getattr(style, name) not in values
+    }
     style = replace(style, **chosen)
     return replace(style, norm="layer") if style.order != "pre" and style.norm == "batch" else style
 
 
 @pytest.mark.parametrize(("id", "fault", "allowed"), FAULTS, ids=[fault or id for id, fault, _ in FAULTS])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_planted_faults_are_found(
-    id: str, fault: str, allowed: dict[str, list], seed: int, no_overfitting
-) -> None:
+def test_planted_faults_are_found(id: str, fault: str, allowed: dict[str, list], seed: int, no_overfitting) -> None:
     style = faulty_style(seed, fault, allowed)
     torch.manual_seed(seed)
-    diagnosis = diagnose(
-        Variant(style), input_shape=style.image, factory=lambda: Variant(style), fresh=True, seed=seed
-    )
+    diagnosis = diagnose(Variant(style), input_shape=style.image, factory=lambda: Variant(style), fresh=True, seed=seed)
     found = [f"{found.level} {found.id}: {found.measured}" for found in diagnosis.findings]
     assert diagnosis.ids("warning", "broken") == {id}, (style, found)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -88,8 +89,10 @@ def randomise_parameters(model: nn.Module, seed: int) -> None:
         noise = torch.randn(parameter.shape, generator=generator).to(parameter.device, parameter.dtype)
         if parameter.ndim <= 1:
             parameter.add_(0.2 * noise)
-        elif parameter.ndim == 3:  # tokens and positions (1, N, D); or one matrix (in, out) per head
-            parameter.copy_(noise * (0.5 if parameter.shape[0] == 1 else parameter.shape[1] ** -0.5))
+        elif parameter.ndim > 2 and parameter.shape[0] == 1:  # tokens and positions (1, N, D), (1, H, W, D)
+            parameter.copy_(noise * 0.5)
+        elif parameter.ndim == 3:  # one matrix (in, out) per head
+            parameter.copy_(noise * parameter.shape[1] ** -0.5)
         else:
             parameter.copy_(noise * max(parameter[0].numel(), 1) ** -0.5)
 
@@ -103,3 +106,18 @@ def looks_fresh(model: nn.Module) -> bool | None:
     biases = [bias for norm in norms if (bias := getattr(norm, "bias", None)) is not None]
     initial = all(bool((norm.weight == 1).all()) for norm in norms) and not any(bool(bias.any()) for bias in biases)
     return initial if norms else None
+
+
+def lost_on_another_device(build: Callable[..., nn.Module], arguments: dict[str, Any]) -> list[str]:
+    """Return the parameters that are none if the model is built for another device; empty if it takes no device.
+
+    `nn.Parameter(x).to(device)` is a parameter on the CPU, where nothing is moved, and a plain tensor elsewhere.
+    """
+    try:
+        if "device" not in inspect.signature(build).parameters:
+            return []
+        here, there = (build(**arguments | {"device": device}) for device in ("cpu", "meta"))
+    except Exception:  # not every constructor runs on a device without memory
+        return []
+    registered = {name for name, _ in there.named_parameters()}
+    return [name for name, _ in here.named_parameters() if name not in registered]

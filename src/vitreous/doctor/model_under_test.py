@@ -79,7 +79,7 @@ class ModelUnderTest:
         self.fresh = self._looks_fresh() if self.fresh is None else self.fresh
 
     def _copy_uses_original(self, images: Tensor) -> bool:
-        """Whether the copy computes with the original's parameters: a function defined in the constructor keeps them."""
+        """Whether the copy computes with the original's parameters, as a function made in the constructor does."""
         parameters = [parameter for parameter in self.original.parameters() if parameter.requires_grad]
         if self.model is self.original or self.is_unbatched or not parameters:
             return False

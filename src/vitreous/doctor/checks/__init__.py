@@ -3,7 +3,18 @@
 from collections.abc import Callable, Iterator
 
 from vitreous.doctor.checks import (
-    attention, batch, data, fresh, layout, norms, outputs, patches, positions, residual, state, structure,
+    attention,
+    batch,
+    data,
+    fresh,
+    layout,
+    norms,
+    outputs,
+    patches,
+    positions,
+    residual,
+    state,
+    structure,
 )  # fmt: skip
 from vitreous.doctor.findings import Finding
 from vitreous.doctor.model_under_test import ModelUnderTest

@@ -17,6 +17,7 @@ from vitreous.doctor.graph import Graph
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.norm_ops import Norm, norms_of
 
+
 def norm_axis(tested: ModelUnderTest) -> Iterator[Finding]:
     """The norm before attention must run over the features, which are what the next linear layer sums over."""
     measured = False

@@ -69,6 +69,7 @@ def unused(tested: ModelUnderTest) -> Iterator[Finding]:
             )
 
 
+@torch.no_grad()
 def _added(tested: ModelUnderTest) -> list[Positions]:
     """Return the tables that are added to tokens (B, N, D) and are the same for every image."""
     trainable = {name for name, parameter in tested.model.named_parameters() if parameter.requires_grad}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from vitreous.doctor.checks.batch import SAME_PREDICTION
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.model_io import max_moved
-from vitreous.doctor.model_state import randomise_parameters, unregistered_tensors
+from vitreous.doctor.model_state import lost_on_another_device, randomise_parameters, unregistered_tensors
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.randomness import Reseeded, seed_everything
 from vitreous.doctor.recording import without_views
@@ -24,6 +24,14 @@ _CLASS_TOKEN_NAMES = ("cls_token", "class_token", "cls", "class_embedding", "cla
 
 def unregistered(tested: ModelUnderTest) -> Iterator[Finding]:
     """Tensors that are neither parameters nor buffers, and their effect on the output."""
+    lost = lost_on_another_device(*tested.constructor) if tested.constructor else []
+    if lost:
+        yield finding(
+            "unregistered-tensors",
+            f"on the CPU {quoted(lost)} {'is a parameter' if len(lost) == 1 else 'are parameters'}, on any other device"
+            f" not: .to(device) of a parameter is a plain tensor ({plural(len(lost), 'parameter')} lost).",
+        )
+        return
     found = unregistered_tensors(tested.model)
     if not found:
         return

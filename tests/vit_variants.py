@@ -191,7 +191,9 @@ class Attention(nn.Module):
             return self.out((v.mT @ weights).permute(0, 3, 1, 2).reshape(B, N, D))
         else:
             x = self.attend(q, k, v)
-        return self.out(x.reshape(B, N, D) if self.style.fault == "heads reshaped" else x.transpose(1, 2).reshape(B, N, D))
+        return self.out(
+            x.reshape(B, N, D) if self.style.fault == "heads reshaped" else x.transpose(1, 2).reshape(B, N, D)
+        )
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         logits = q @ k.transpose(-2, -1) / self.scaled_by**0.5
