@@ -61,7 +61,7 @@ def fit(
     job that torchrun restarts (`run_to_restart`). `callbacks` are called with what is measured (`callbacks.py`).
     """
     active = Callbacks(as_callbacks(callbacks))
-    with distributed.group(config.train.timeout_seconds) as group:
+    with distributed.group(config.train.timeout_seconds, config.train.shard) as group:
         if isinstance(config, AutoRequest):
             config = _choose(config, out, group, progress)
         if not resume and group.any(is_restart())[0]:
@@ -124,8 +124,8 @@ class Trainer:
         if self.resolved.batch_size % group.world_size:
             raise RunError(
                 f"{str(run.path)!r} has batches of {self.resolved.batch_size} images, which {group.world_size}"
-                f" processes cannot share equally: resume with --processes {self.resolved.world_size}, or another"
-                " number that divides them"
+                f" processes cannot share equally: resume with --processes {self.resolved.world_size}, or torchrun,"
+                " in a number that divides them"
             )
         group.announce(run.path)
         hardware.prepare(self.resolved.threads)
