@@ -45,7 +45,8 @@ class Group:
         """Average gradients over the processes during the backward pass; a sharded model does so by itself."""
         if self.world_size == 1:
             return model
-        self._wrapped.append(model if is_sharded_model(model) else nn.parallel.DistributedDataParallel(model))
+        averages_itself = is_sharded_model(model)
+        self._wrapped.append(model if averages_itself else nn.parallel.DistributedDataParallel(model))
         return self._wrapped[-1]
 
     def averaging(self, forward: Any, now: bool) -> contextlib.AbstractContextManager[Any]:
