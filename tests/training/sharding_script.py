@@ -49,7 +49,7 @@ def pretend(settings: list[str], preset: str, ranks: int) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
-    config = configure(preset, settings=[*settings, f"train.batch_size={2 * ranks}"])
+    config = configure(preset, settings=settings)
     mesh = mesh_of(torch.device("cpu"), ranks)
     with torch.device("meta"):
         skeleton = build(config.model).train()
