@@ -36,7 +36,6 @@ WAYS: dict[str, tuple[int, tuple[str, ...]]] = {
     "one process": (1, ()),
     "one process, blocks recomputed": (1, (RECOMPUTE,)),
     "DDP": (2, ()),
-    "DDP, blocks recomputed": (2, (RECOMPUTE,)),
     "sharded": (2, (SHARD,)),
     "sharded, blocks recomputed": (2, (SHARD, RECOMPUTE)),
 }
@@ -144,7 +143,7 @@ def main() -> None:
     report = Report("sharding-steps" if is_long else "sharding", title, threads=1)
     report.measure_peak()
     ways = [way for way, (ranks, _) in WAYS.items() if ranks > 1] if is_long else list(WAYS)
-    rows = [measure(preset, way, args.steps) for way in (ways[::5] if args.smoke else ways)]
+    rows = [measure(preset, way, args.steps) for way in (ways[::4] if args.smoke else ways)]
     report.measure_peak()
     for row in rows:  # the same batches: those of one process, or of DDP
         reference = next(other for other in rows if other["ranks"] == row["ranks"])

@@ -87,7 +87,7 @@ def _sharded(folder: Path) -> list[float]:
 
 HOSTS = (
     "model.depth=1", "model.dim=16", "train.batch_size=64", "train.epochs=6", "train.threads=1", "train.log_every=1",
-    "train.timeout_seconds=20",
+    "train.timeout_seconds=60",
 )  # fmt: skip
 
 

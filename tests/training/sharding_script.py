@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from trainings import small
+from trainings import NO_THREADS_OF_GLOO, small
 
 from vitreous.config import configure, override
 from vitreous.data.sampler import BatchSampler
@@ -22,7 +22,7 @@ from vitreous.training.step import Stepper
 
 def first_steps(ways: dict[str, list[str]], steps: int) -> None:
     """Train the first steps each way, from the same weights; rank 0 prints the losses and weights."""
-    with distributed.group(timeout_seconds=60) as group:
+    with distributed.group(timeout_seconds=60, shard=True) as group:
         for way, settings in ways.items():
             config, dataset, preprocessing, resolved, _ = prepare(override(small(), settings), "cpu", group)
             stepper = Stepper(config, dataset, preprocessing, resolved, group)
@@ -39,6 +39,7 @@ def first_steps(ways: dict[str, list[str]], steps: int) -> None:
             }
             if group.is_main:
                 print(json.dumps(found), flush=True)
+    exec(NO_THREADS_OF_GLOO)  # while the last stepper is alive
 
 
 def pretend(settings: list[str], preset: str, ranks: int) -> None:
@@ -48,7 +49,7 @@ def pretend(settings: list[str], preset: str, ranks: int) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
-    config = configure(preset, settings=[*settings, f"train.batch_size={2 * ranks}"])
+    config = configure(preset, settings=settings)
     mesh = mesh_of(torch.device("cpu"), ranks)
     with torch.device("meta"):
         skeleton = build(config.model).train()

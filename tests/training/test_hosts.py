@@ -55,10 +55,9 @@ class Host:
     children: list[Child] = field(default_factory=list)
 
     def torchrun(self, *options: str, meet_at: str, cwd: Path) -> Child:
-        # fewer hosts than the most begin after 2 s instead of 30, and a dead one is noticed after 10 s instead of 15;
-        # torchrun compares names, which both hosts share, to know which one the others meet at
-        is_host = meet_at.startswith(f"{self.address}:")
-        patience = f"is_host={is_host},last_call_timeout=2,keep_alive_interval=2,keep_alive_max_attempt=5"
+        # fewer hosts than the most begin after 8 s instead of 30; torchrun compares names, which both hosts share, to
+        # know which one the others meet at
+        patience = f"is_host={meet_at.startswith(f'{self.address}:')},last_call_timeout=8"
         meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", meet_at, "--rdzv-id", "test", "--rdzv-conf", patience)
         environment = {key: value for key, value in os.environ.items() if not key.startswith("TORCH")}
         environment |= {

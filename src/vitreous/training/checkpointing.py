@@ -43,8 +43,9 @@ def write_shards(stepper: Stepper, run: Run, step: int, group: Group) -> dict[st
     """
     if not stepper.is_sharded:
         return {}
-    from torch.distributed import checkpoint
     from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     folder = run.shards_folder(step)
     partial = folder.with_name(f"{folder.name}.part")
@@ -64,7 +65,7 @@ def write_shards(stepper: Stepper, run: Run, step: int, group: Group) -> dict[st
     group.from_main(make_empty)
     shards = {name: value for name, value in _named_tensors(stepper).items() if is_sharded(value)}
     try:
-        checkpoint.save(shards, storage_writer=checkpoint.HuggingFaceStorageWriter(str(partial), save_distributed=True))
+        save(shards, storage_writer=HuggingFaceStorageWriter(str(partial), save_distributed=True))
     except CheckpointException as error:  # of any rank, on all of them
         reason, _ = next(iter(error.failures.values()))
         raise RunError(
@@ -119,10 +120,11 @@ def _named_tensors(stepper: Stepper) -> dict[str, Tensor]:
 
 def _read_shards(stepper: Stepper, folder: Path) -> dict[str, Tensor]:
     """Read the shards into tensors divided as the stepper's are; those of its models are read into place."""
-    from torch.distributed import checkpoint
     from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
+    from torch.distributed.checkpoint.state_dict_loader import load
 
-    reader = checkpoint.HuggingFaceStorageReader(str(folder))
+    reader = HuggingFaceStorageReader(str(folder))
     own, parameters = _named_tensors(stepper), dict(stepper.model.named_parameters())
     targets: dict[str, Tensor] = {}
     for name, stored in reader.read_metadata().state_dict_metadata.items():
@@ -134,7 +136,7 @@ def _read_shards(stepper: Stepper, folder: Path) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")  # by a single process
-            checkpoint.load(targets, storage_reader=reader, no_dist=not dist.is_initialized())
+            load(targets, storage_reader=reader, no_dist=not dist.is_initialized())
     except CheckpointException as error:
         reason, _ = next(iter(error.failures.values()))
         raise LookupError(str(reason)) from None

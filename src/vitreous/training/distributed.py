@@ -19,7 +19,7 @@ from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[att
 
 from vitreous.errors import ConfigError, VitreousError
 from vitreous.training import lost_ranks
-from vitreous.training.sharding import is_sharded_model
+from vitreous.training.sharding import is_sharded_model, release_group
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Group:
     local_world_size: int = 1
     resume_command: str = ""  # known once the run is
     _store: Store | None = field(default=None, repr=False, compare=False)
-    _wrapped: list[nn.parallel.DistributedDataParallel] = field(default_factory=list, repr=False, compare=False)
+    _wrapped: list[nn.Module] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def is_main(self) -> bool:
@@ -43,9 +43,10 @@ class Group:
 
     def wrap(self, model: nn.Module) -> nn.Module:
         """Average gradients over the processes during the backward pass; a sharded model does so by itself."""
-        if self.world_size == 1 or is_sharded_model(model):
+        if self.world_size == 1:
             return model
-        self._wrapped.append(nn.parallel.DistributedDataParallel(model))
+        averages_itself = is_sharded_model(model)
+        self._wrapped.append(model if averages_itself else nn.parallel.DistributedDataParallel(model))
         return self._wrapped[-1]
 
     def averaging(self, forward: Any, now: bool) -> contextlib.AbstractContextManager[Any]:
@@ -119,7 +120,10 @@ class Group:
         GIL, for which one of these threads may be waiting to release its last tensor: a deadlock. So release it first.
         """
         for model in self._wrapped:
-            del model.logger, model.reducer, model.process_group
+            if isinstance(model, nn.parallel.DistributedDataParallel):
+                del model.logger, model.reducer, model.process_group
+            else:
+                release_group(model)
         self._wrapped.clear()
         dist.destroy_process_group()
 
@@ -130,7 +134,7 @@ class Group:
 
 
 @contextlib.contextmanager
-def group(timeout_seconds: float) -> Iterator[Group]:
+def group(timeout_seconds: float, shard: bool = False) -> Iterator[Group]:
     """Join the processes that torchrun or `--processes` started (they set the environment), or be the only one.
 
     Raise RankLost if not all of them join, or one is lost later. No exchange waits longer than `timeout_seconds`.
@@ -141,7 +145,11 @@ def group(timeout_seconds: float) -> Iterator[Group]:
         return
     # DDP imports this module when it is first used, and default arguments of its functions then keep the open group:
     # gloo's threads outlive destroy_process_group and sometimes abort the process as it ends. Import it before.
-    import torch.distributed.nn.functional  # noqa: F401
+    import torch.distributed.nn.functional
+
+    if shard:  # so do these
+        import torch.distributed.checkpoint
+        import torch.distributed.fsdp  # noqa: F401
 
     lost_ranks.end_with_launcher()
     joined, store = _join(world_size, timeout_seconds)

@@ -61,7 +61,7 @@ def fit(
     job that torchrun restarts (`run_to_restart`). `callbacks` are called with what is measured (`callbacks.py`).
     """
     active = Callbacks(as_callbacks(callbacks))
-    with distributed.group(config.train.timeout_seconds) as group:
+    with distributed.group(config.train.timeout_seconds, config.train.shard) as group:
         if isinstance(config, AutoRequest):
             config = _choose(config, out, group, progress)
         if not resume and group.any(is_restart())[0]:

@@ -5,6 +5,7 @@ torch's modules for this are imported where they are needed: they take most of a
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeGuard
@@ -40,6 +41,22 @@ def shard(model: nn.Module, mesh: DeviceMesh) -> FSDPModule:
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
+
+
+def release_group(model: nn.Module) -> None:
+    """Forget the process group of a sharded model (see `Group.leave`): its meshes, which torch's caches keep, have it.
+
+    By private names of torch 2.13; a version that has others keeps the group, as without this.
+    """
+    for module in model.modules():
+        if not is_sharded_model(module):
+            continue
+        groups = getattr(module._get_fsdp_state(), "_fsdp_param_groups", [])
+        for group in groups:
+            group.mesh_info.shard_process_group = None
+            getattr(group.mesh_info.mesh, "_pg_registry", {}).clear()
+        groups.clear()
+    gc.collect()  # what is left of them refers to itself
 
 
 def recompute_blocks(model: nn.Module) -> None:

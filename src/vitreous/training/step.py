@@ -18,7 +18,7 @@ from vitreous.data.augment import augment
 from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.evaluation.blank import set_background
-from vitreous.hardware import one_thread
+from vitreous.hardware import one_thread, return_freed_memory
 from vitreous.models import build
 from vitreous.models.fast.split_batch import SplitBatch, split_is_faster
 from vitreous.runs import Resolved
@@ -61,6 +61,8 @@ class Stepper:
         make_repeatable(self.device)
         torch.manual_seed(config.seed)  # the same start on every rank
         self.is_sharded = train.shard and group.world_size > 1
+        if self.is_sharded or train.activation_checkpointing:
+            return_freed_memory()
         # a sharded model is moved in parts: the whole may not fit
         self.model = build(config.model).to("cpu" if self.is_sharded else self.device, self.dtype)
         if weights is not None:
@@ -78,12 +80,13 @@ class Stepper:
             mesh = mesh_of(self.device, group.world_size)
             for model in filter(None, (self.model, averaged)):
                 shard(model, mesh)
+                group.wrap(model)
         self._gathered: nn.Module | None = None  # since the last step
         self.optimizers = make_optimizers(self.model, train)
         self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
         self.averaged = AveragedWeights(self.model, averaged, train.ema_decay) if averaged is not None else None
         seed_generators(config.seed, group.rank)
-        callable_model = group.wrap(self.model)
+        callable_model = self.model if self.is_sharded else group.wrap(self.model)
         self.forward = torch.compile(callable_model) if resolved.compile else callable_model
         alone = self.device.type == "cpu" and resolved.world_size == group.world_size == 1 and not resolved.compile
         # more than two partial gradients would not be reproducible; recomputing restores one generator for all threads
