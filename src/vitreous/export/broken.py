@@ -1,6 +1,7 @@
 """The article's broken ViT for the page (`bundled:broken`): its weights, and what the doctor reports about it.
 
-Its attention runs over the images of a batch, so a single image cannot change its prediction by what its patches show.
+Its attention runs over the images of a batch, so its prediction depends on them. What it sees of the image itself comes
+through a normalisation across the tokens, the article's other mistake.
 """
 
 from __future__ import annotations
