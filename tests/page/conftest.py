@@ -220,6 +220,12 @@ def hosting(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def host() -> Callable[[Path], contextlib.AbstractContextManager[str]]:
+    """Host any folder."""
+    return hosting
+
+
+@pytest.fixture(scope="session")
 def served_site(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`vitreous serve` on loopback: the HTTP engine."""
     with serving(runs, tmp_path_factory.mktemp("serve") / "log.txt") as address:

@@ -34,7 +34,8 @@ for (const { weights, candidates } of cases) {
   // two classes: the first wins as long as the weights of what is left are positive in sum, pairs included
   const predict = async (removed) => {
     let sum = 0;
-    weights.forEach((row, i) => row.forEach((value, j) => (sum += removed.includes(i) || removed.includes(j) ? 0 : value)));
+    const isLeft = (i) => !removed.includes(i);
+    weights.forEach((row, i) => row.forEach((value, j) => (sum += isLeft(i) && isLeft(j) ? value : 0)));
     const share = 1 / (1 + Math.exp(-sum));
     return [share, 1 - share];
   };
@@ -109,7 +110,8 @@ def test_the_broken_vit_is_the_articles(tmp_path: Path) -> None:
     with torch.inference_mode():
         expected = model(run.preprocessing.to_input(images))
         alone = model(run.preprocessing.to_input(images[:1]))
-    together, single = (torch.tensor(found).view(-1, 10).log_softmax(dim=1) for found in node(BROKEN, tmp_path / "broken.safetensors", tmp_path / "cases.json"))
+    found = node(BROKEN, tmp_path / "broken.safetensors", tmp_path / "cases.json")
+    together, single = (torch.tensor(logits).view(-1, 10).log_softmax(dim=1) for logits in found)
     torch.testing.assert_close(together, expected, rtol=0, atol=1e-4)
     torch.testing.assert_close(single, alone, rtol=0, atol=1e-4)
     assert not torch.allclose(together[0], single[0], atol=1e-2)  # it depends on the batch
@@ -120,11 +122,12 @@ def test_the_findings_are_the_doctors() -> None:
     written = json.loads(FINDINGS.read_text(encoding="utf-8"))
     assert [one["id"] for one in written["findings"]] == list(SHOWN)
     for one in written["findings"]:
-        assert {key: one[key] for key in ("why", "fix")} == {key: explanations()[one["id"]][key] for key in ("why", "fix")}
+        explained = explanations()[one["id"]]
+        assert (one["why"], one["fix"]) == (explained["why"], explained["fix"])
     stated = Run.open("bundled:broken").test_results
     batched, single = written["accuracy"]
     assert batched["share"] == pytest.approx(stated.accuracy, abs=1e-3)
-    assert single["share"] < batched["share"] / 2
+    assert single["share"] < batched["share"] - 0.1
 
 
 def test_fool_it(open_page: Any, site: str) -> None:
@@ -139,7 +142,8 @@ def test_fool_it(open_page: Any, site: str) -> None:
     removed = tab.state().get("without", "").split(".")
     if "instead of" in text:
         assert tab.prediction("vit") != before
-        assert len(removed) == len(re.findall(r"row \d", text))
+        named = len(re.findall(r"row \d", text))
+        assert len(removed) == (named or int(re.search(r"the (\d+) patches that are hatched", text)[1]))
         assert f"instead of {before}." in text
         assert "The CNN, which sees these patches black," in text
         part.get_by_role("button", name="Put them back").click()

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from page.conftest import hosting
 from vitreous.export import training_digits as module
 from vitreous.export.training_digits import training_digits
 from vitreous.serving.pages import PAGE, page_files
@@ -29,14 +28,17 @@ const [folder, path] = process.argv.slice(1);
 const { Trainer } = await import(`${folder}/trainer.js`);
 const { side, count, train } = { side: 28, count: 120, train: 100 };
 const rows = readFileSync(path); // (class, digit, side²)
-const digit = (label, i) => new Uint8Array(rows.subarray((label * count + i) * side * side, (label * count + i + 1) * side * side));
+const start = (label, i) => (label * count + i) * side * side;
+const digit = (label, i) => new Uint8Array(rows.subarray(start(label, i), start(label, i + 1)));
 const take = (from, each) => Array.from({ length: each * 10 }, (_, i) => digit(i % 10, from + Math.floor(i / 10)));
 const labels = (each) => Uint8Array.from({ length: each * 10 }, (_, i) => i % 10);
-const digits = { train: take(0, train), trainLabels: labels(train), validation: take(train, 20), validationLabels: labels(20) };
+const [validation, validationLabels] = [take(train, 20), labels(20)];
+const digits = { train: take(0, train), trainLabels: labels(train), validation, validationLabels };
 const learn = (broken, steps) => {
   const trainer = new Trainer(digits, { patch: 7, broken, seed: 1 });
   for (let i = 0; i < steps; i++) trainer.step(0.003);
-  const best = trainer.glance(digits.validation.slice(0, 20)).map(({ probabilities }) => probabilities.indexOf(Math.max(...probabilities)));
+  const glances = trainer.glance(validation.slice(0, 20));
+  const best = glances.map(({ probabilities }) => probabilities.indexOf(Math.max(...probabilities)));
   return { loss: trainer.loss, accuracy: trainer.validate(), different: new Set(best).size };
 };
 console.log(JSON.stringify({ healthy: learn(false, 350), broken: learn(true, 60) }));
@@ -59,7 +61,7 @@ def test_the_digits_are_one_small_picture_with_a_row_per_class(digits: dict[str,
     assert picture.shape == (10 * 28, count * 28)
     assert "CC BY" in about["credit"]
     tiles = picture.reshape(10, 28, count, 28).transpose(0, 2, 1, 3)
-    assert len({tile.tobytes() for tile in tiles.reshape(-1, 28, 28)}) == 10 * count  # no validation digit is trained on
+    assert len({tile.tobytes() for tile in tiles.reshape(-1, 28, 28)}) == 10 * count  # none is in both parts
     # a row is one class: nearest class means, from the training digits, are right for most of the others
     means = tiles[:, : about["train"]].mean(axis=1).reshape(10, -1)
     others = tiles[:, about["train"] :].reshape(10, -1, 28 * 28)
@@ -85,12 +87,12 @@ def test_it_learns_and_over_the_batch_it_does_not(digits: dict[str, bytes], tmp_
 
 
 @pytest.fixture(scope="module")
-def train_site(digits: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def train_site(digits: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory, host: Any) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("train-site")
     for name, content in {**page_files(), **{f"train/{name}": content for name, content in digits.items()}}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    with hosting(folder) as address:
+    with host(folder) as address:
         yield address + "train.html"
 
 

@@ -1,6 +1,7 @@
 """The article's broken ViT for the page (`bundled:broken`): its weights, and what the doctor reports about it.
 
-Its attention runs over the images of a batch, so a single image cannot change its prediction by what its patches show.
+Its attention runs over the images of a batch, so its prediction depends on them. What it sees of the image itself comes
+through a normalisation across the tokens, the article's other mistake.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from vitreous.config import ArticleViTConfig
 from vitreous.downloads.files import atomic_write_text
 from vitreous.runs import BUNDLED, Run
 
@@ -19,14 +21,18 @@ def broken_files() -> dict[str, bytes]:
     """Return broken.safetensors, with the class token that the article's state dict lacks, and broken.json."""
     from safetensors.torch import save
 
+    from vitreous.models.article import ArticleViT
+
     run = Run.open("bundled:broken")
-    model = run.load_model()
+    model, config = run.load_model(), run.config.model
+    assert isinstance(model, ArticleViT)
+    assert isinstance(config, ArticleViTConfig)
     tensors = {name.removeprefix("model."): value.contiguous() for name, value in model.state_dict().items()}
     tensors["class_token"] = model.model.class_token
     about = {
         "mean": run.preprocessing.mean[0],
         "std": run.preprocessing.std[0],
-        "heads": run.config.model.num_heads,
+        "heads": config.num_heads,
         **json.loads(FINDINGS.read_text(encoding="utf-8")),
     }
     return {"broken.safetensors": save(tensors), "broken.json": json.dumps(about, ensure_ascii=False).encode()}

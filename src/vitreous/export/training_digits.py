@@ -1,7 +1,7 @@
 """The digits that the page trains on, as one small picture: each class a row of 28×28 digits, first those to train on.
 
-They come from MNIST where it is in the cache and otherwise from scikit-learn's digits, which are always there; nothing is
-downloaded, and the repository contains none of them.
+They come from MNIST where it is in the cache and otherwise from scikit-learn's digits, which are always there. Nothing
+is downloaded, and the repository contains none of them.
 """
 
 from __future__ import annotations

@@ -86,11 +86,12 @@ export class BreakIt {
   /** @param {About} about */
   #showFindings({ findings, accuracy: [batched, single] }) {
     const list = findings.map(({ id, measured, why }) =>
-      make("li", {}, make("code", {}, id), make("p", { class: "small" }, measured), make("p", { class: "small soft" }, why)),
+      make("li", {}, make("code", {}, id), make("p", { class: "small" }, capitalised(measured)), make("p", { class: "small soft" }, why)),
     );
     const values = { share: percent(batched.share), batch: batched.batch, alone: percent(single.share) };
     const accuracy = make("p", { class: "small" }, fill(BREAK.accuracy, values));
-    this.#findings.replaceChildren(make("h4", {}, BREAK.doctor), make("ul", {}, ...list), accuracy);
+    const train = make("p", { class: "small" }, make("a", { href: "train.html" }, BREAK.train));
+    this.#findings.replaceChildren(make("h4", {}, BREAK.doctor), make("ul", {}, ...list), accuracy, train);
   }
 
   #paint() {
@@ -109,8 +110,13 @@ export class BreakIt {
       const { best, probability } = predictions[i];
       setText(place, fill(BREAK.prediction, { label: classNames[best], probability }));
     });
-    setText(this.#note, predictions[0].best === predictions[1].best ? BREAK.frozen : BREAK.changed);
+    setText(this.#note, predictions[0].best === predictions[1].best ? BREAK.agree : BREAK.changed);
   }
+}
+
+/** @param {string} sentence */
+function capitalised(sentence) {
+  return sentence.charAt(0).toUpperCase() + sentence.slice(1);
 }
 
 /** @param {string} address */

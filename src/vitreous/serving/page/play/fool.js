@@ -15,6 +15,7 @@ import { findFewestPatches } from "./search.js";
 import { FOOL } from "./texts.js";
 
 const MOST_CANDIDATES = 64; // with more patches, only those whose removal costs the prediction most are tried
+const MOST_NAMED = 3;
 
 export class FoolIt {
   #run = makeButton({}, () => void this.#toggle(), FOOL.start);
@@ -119,11 +120,8 @@ export class FoolIt {
   #sentence({ removed, before, after, smallest, tried }) {
     const { vit, classNames } = this.host.session;
     const places = removed.map((patch) => placeName(patch, vit?.grid ?? [1, 1]));
-    const [place] = places;
-    const patches =
-      places.length === 1
-        ? fill(FOOL.onePatch, { place })
-        : fill(FOOL.somePatches, { count: places.length, places: places.join("; ") });
+    const text = places.length === 1 ? FOOL.onePatch : places.length <= MOST_NAMED ? FOOL.somePatches : FOOL.manyPatches;
+    const patches = fill(text, { count: places.length, place: places[0], places: places.join("; ") });
     const found = fill(FOOL.found, { patches, before: classNames[before], after: classNames[after] });
     const proof = removed.length === 1 ? "" : smallest ? fill(FOOL.smallest, { tried }) : FOOL.minimal;
     return [found, proof].filter(Boolean).join(" ");

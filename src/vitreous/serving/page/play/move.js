@@ -122,8 +122,8 @@ export class MovePatch {
     contextOf(this.#canvas).drawImage(canvasOf({ values, channels: vit.channels, height, width }), 0, 0);
     this.#reset.hidden = !this.#isMoved;
     this.#buttons.forEach((button, place) => {
-      const values_ = { place: placeName(place, vit.grid), from: placeName(this.#order[place], vit.grid) };
-      const label = fill(this.#order[place] === place ? MOVE.cell : MOVE.cellMoved, values_);
+      const places = { place: placeName(place, vit.grid), from: placeName(this.#order[place], vit.grid) };
+      const label = fill(this.#order[place] === place ? MOVE.cell : MOVE.cellMoved, places);
       const chosen = this.#chosen === place;
       setAttributes(button, { "aria-label": label + (chosen ? MOVE.chosen : ""), "aria-pressed": String(chosen) });
       button.classList.toggle("moved", this.#order[place] !== place);
@@ -143,7 +143,7 @@ export class MovePatch {
           if (model === null) return "";
           const request = { pixels: moved, headMask: null, tokenMask: null, want: [/** @type {const} */ ("probabilities")] };
           const { probabilities } = await engine.look(model, request);
-          const [best, old] = [argmax(probabilities ?? []), results[kind]?.probabilities];
+          const [best, old] = [argmax(probabilities ?? []), results.before[kind] ?? results[kind]?.probabilities];
           const after = session.classNames[best];
           const before = old ? session.classNames[argmax(old)] : after;
           const values = { name: model.name, after, before, probability: percent(probabilities?.[best] ?? 0) };

@@ -1,6 +1,7 @@
 /**
  * The share card: a PNG with the input, both predictions and the attention of the class token, drawn on a canvas.
  *
+ * @import { Tensor, ViTModel } from "../engine.js"
  * @import { Host } from "./play.js"
  */
 
@@ -67,7 +68,8 @@ export class ShareCard {
     write(CARD.heading, MARGIN, 92, "600 40px", COLORS.ink);
     const top = 132;
     this.#paintInput(context, MARGIN, top, false);
-    write(CARD.input, MARGIN, top + PICTURE + 32, "20px", COLORS.soft);
+    const isWhole = session.vit === null || session.state.removedPatches.length === 0;
+    write(isWhole ? CARD.input : CARD.removed, MARGIN, top + PICTURE + 32, "20px", COLORS.soft);
     const hasMap = session.vit !== null && session.results.vit?.attention !== undefined;
     if (hasMap) {
       this.#paintInput(context, MARGIN + PICTURE + 24, top, true);
@@ -92,26 +94,64 @@ export class ShareCard {
 
   /** @param {CanvasRenderingContext2D} context @param {number} x @param {number} y @param {boolean} withAttention */
   #paintInput(context, x, y, withAttention) {
-    const { results, vit, lead, layer } = this.host.session;
+    const { results, vit, lead, state } = this.host.session;
     if (lead === null) return;
     const [height, width] = lead.image_size;
     const scale = PICTURE / Math.max(height, width);
     context.imageSmoothingEnabled = false;
     const picture = canvasOf({ values: results.pixels, channels: lead.channels, height, width });
     context.drawImage(picture, x, y, width * scale, height * scale);
+    if (vit === null) return;
     const attention = results.vit?.attention;
-    if (!withAttention || vit === null || attention === undefined) return;
+    if (withAttention && attention !== undefined) this.#paintAttention(context, vit, attention, x, y, scale);
+    for (const patch of state.removedPatches) hatch(context, placeOf(vit, patch, x, y, scale));
+  }
+
+  /**
+   * @param {CanvasRenderingContext2D} context @param {ViTModel} vit @param {Tensor} attention
+   * @param {number} x @param {number} y @param {number} scale
+   */
+  #paintAttention(context, vit, attention, x, y, scale) {
+    const { layer } = this.host.session;
     const weights = attentionFrom(attention, layer, -1, -1, vit).subarray(patchOffset(vit)); // the mean of all heads
-    const [down, across] = pixelEdges(vit);
     const highest = weights.reduce((high, weight) => Math.max(high, weight), 0) || 1;
     context.globalAlpha = COLOR_OPACITY;
     weights.forEach((weight, patch) => {
-      const [row, column] = rowAndColumn(patch, vit.grid);
       context.fillStyle = css(amountColor(weight / highest));
-      const [left, top] = [across[column], down[row]];
-      const [wide, tall] = [across[column + 1] - left, down[row + 1] - top];
-      context.fillRect(x + left * scale, y + top * scale, wide * scale - 2, tall * scale - 2);
+      context.fillRect(...placeOf(vit, patch, x, y, scale));
     });
     context.globalAlpha = 1;
   }
+}
+
+/**
+ * Return left, top, width and height of a patch on the card.
+ * @param {ViTModel} vit @param {number} patch @param {number} x @param {number} y @param {number} scale
+ * @returns {[number, number, number, number]}
+ */
+function placeOf(vit, patch, x, y, scale) {
+  const [row, column] = rowAndColumn(patch, vit.grid);
+  const [down, across] = pixelEdges(vit);
+  const [left, top] = [across[column], down[row]];
+  const [wide, tall] = [across[column + 1] - left, down[row + 1] - top];
+  return [x + left * scale, y + top * scale, wide * scale - 2, tall * scale - 2];
+}
+
+/** @param {CanvasRenderingContext2D} context @param {[number, number, number, number]} place */
+function hatch(context, place) {
+  const [x, y, width, height] = place;
+  context.save();
+  context.beginPath();
+  context.rect(...place);
+  context.clip();
+  context.fillStyle = COLORS.paper;
+  context.fillRect(...place);
+  context.strokeStyle = COLORS.soft;
+  context.beginPath();
+  for (let along = -height; along < width; along += 9) {
+    context.moveTo(x + along, y + height);
+    context.lineTo(x + along + height, y);
+  }
+  context.stroke();
+  context.restore();
 }

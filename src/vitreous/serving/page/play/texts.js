@@ -9,6 +9,7 @@ export const FOOL = {
   found: "Without {patches} the ViT predicts {after} instead of {before}.",
   onePatch: "the patch in {place}",
   somePatches: "these {count} patches ({places})",
+  manyPatches: "the {count} patches that are hatched",
   smallest: "No smaller set does it: all {tried} were tried.",
   minimal: "None of them can be put back: the prediction would return. A smaller set elsewhere is possible; not all were tried.",
   cnnSame: "The CNN, which sees these patches black, keeps its {before}.",
@@ -39,8 +40,10 @@ export const BREAK = {
   together: "Your image with {count} test images in the batch",
   prediction: "{label} ({probability})",
   nothing: "–",
-  frozen: "Draw whatever you like: alone, it keeps predicting nearly the same, because no patch reaches the class token through attention.",
-  changed: "The same pixels, another prediction: it depends on the other images.",
+  agree:
+    "The same both times, this time. No patch reaches the class token through attention; what it sees of yours leaks through a normalisation.",
+  changed: "The same pixels, two predictions: it depends on the other images of the batch.",
+  train: "Break one while it trains",
   doctor: "What vitreous doctor reports",
   accuracy: "{share} of the test images are predicted correctly in batches of {batch}, {alone} one at a time.",
 };
@@ -53,6 +56,7 @@ export const CARD = {
   heading: "What a Vision Transformer sees",
   input: "the image",
   attention: "where the class token looks",
+  removed: "without the hatched patches",
   unlike: "unlike its training images",
   footer: "made with vitreous, in the browser",
   file: "vitreous.png",
