@@ -206,11 +206,3 @@ def test_shards_of_another_model_are_a_sentence(ranks, tmp_path, monkeypatch):
     (path / "config.json").write_text(json.dumps(record))
     with pytest.raises(RunError, match=r"the checkpoint of step 1 in .* does not fit the model in config\.json"):
         fit(Run.open(path).config, path, resume=True, progress=False)
-
-
-def test_batches_that_the_ranks_cannot_share(ranks, tmp_path, monkeypatch):
-    path = tmp_path / "run"
-    ranks("fit", 1, code=7, settings=EXACT, out=str(path), stop_at=1)
-    group = loop.distributed.Group(world_size=5)
-    with pytest.raises(RunError, match="batches of 48 images, which 5 processes cannot share equally"):
-        loop.Trainer(Run.open(path), None, group)

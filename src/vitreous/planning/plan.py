@@ -134,7 +134,9 @@ def make_plan(config: Config, images: int, cluster: Cluster) -> TrainingPlan:
     cluster.check()
     model, train = config.model, config.train
     if not isinstance(model, ViTConfig | CNNConfig):
-        raise ConfigError(f"{config.name!r} is an article's model for small digits: plan a ViT or the CNN")
+        raise ConfigError(
+            f"{config.name!r} is for small digits alone, and only ViTs and the CNN are planned: name one of these"
+        )
     if isinstance(model, ViTConfig):
         model.check_geometry()
     if train.batch_size % cluster.gpus:

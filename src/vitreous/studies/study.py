@@ -130,6 +130,7 @@ def run_study(
             )
         return _run_transfer(study, quick, seeds, folder, settings, device, progress)
     shown = f"vitreous study {name_or_file}" + " --quick" * quick + "".join(f" --set {one}" for one in settings)
+    shown += f" --data {data}" if data else ""
     study = quickly(study) if quick else study
     if seeds is not None and seeds != study.seeds:
         study, shown = study.model_copy(update={"seeds": seeds}), f"{shown} --seeds {seeds}"
