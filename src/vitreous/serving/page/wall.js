@@ -54,7 +54,7 @@ export class Wall {
     );
     const label = (/** @type {string} */ name, /** @type {string} */ words) => make("span", { class: `row-label ${name}` }, words);
     const labels = make("div", { class: "labels", "aria-hidden": "true" },
-      label("layer-name", ""),
+      label("corner", ""),
       ...BEFORE.map((name) => label(name, text(`short.${name}`))),
       label("heads", text("short.heads")),
       ...AFTER.map((name) => label(name, text(`short.${name}`))),
