@@ -5,7 +5,7 @@
  * @import { Tensor } from "./engine.js"
  * @import { Sum } from "./explain.js"
  * @import { Session } from "./session.js"
- * @import { Tracing } from "./tracing.js"
+ * @import { Traces, Tracing } from "./tracing.js"
  */
 
 import { isLayerNode, numbersOf, rowOf } from "./nodes.js";
@@ -56,14 +56,14 @@ export class Arithmetic {
     byId("ask-key").hidden = !isWeight;
     byId("ask-component").hidden = isWeight;
     this.#query.value = String(session.token);
-    if (isWeight) this.#paintWeight(tracing);
-    else this.#paintNumber(opened, tracing);
+    if (isWeight) this.#paintWeight(tracing.of(vit));
+    else this.#paintNumber(opened, tracing.of(vit));
     const open = `${opened} ${session.layer}`;
     if (open !== this.#open) reveal();
     this.#open = open;
   }
 
-  /** @param {NodeName} node @param {Tracing} tracing */
+  /** @param {NodeName} node @param {Traces} traces */
   #paintNumber(node, { trace, weights, missing }) {
     const { vit: model, layer, token, state } = this.session;
     setText("arithmetic-title", text(`node.${node}`));
@@ -83,7 +83,7 @@ export class Arithmetic {
     this.#show(explain({ model, trace, weights }, { node, layer, token, at }), "");
   }
 
-  /** @param {Tracing} tracing */
+  /** @param {Traces} traces */
   #paintWeight({ trace }) {
     const { vit: model, results: { vit: result }, state, layer, token, key } = this.session;
     if (model === null || key === null) return;
