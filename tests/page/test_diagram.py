@@ -154,14 +154,20 @@ def test_heads_are_named_by_their_attention(open_page: Any, served_site: str) ->
 def test_clear_really_clears(open_page: Any, site: str) -> None:
     tab = open_page(site, "#test=3")
     page = tab.page
-    painted = """() => [...document.querySelectorAll(".thumb canvas, .strip canvas")].filter((canvas) =>
-      canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.some(Boolean)).length"""
+    painted = """() => {
+      const scratch = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+      return [...document.querySelectorAll(".thumb canvas, .strip canvas")].filter((canvas) => {
+        scratch.clearRect(0, 0, 300, 150);
+        scratch.drawImage(canvas, 0, 0);
+        return scratch.getImageData(0, 0, 28, 28).data.some(Boolean);
+      }).length;
+    }"""
     assert page.evaluate(painted) > 20
     expect(page.locator("#announcement")).not_to_have_text("")
     page.locator("#clear").click()
     tab.wait_until_idle()
     assert page.evaluate(painted) == 0
-    for place in ("#speed", "#announcement", "#lens-caption", ".read >> nth=0", ".behaviour >> nth=0"):
+    for place in ("#speed", "#announcement", "#lens-caption", ".layer .read >> nth=0", ".behaviour >> nth=0"):
         expect(page.locator(place)).to_have_text("")
     page.wait_for_timeout(1000)  # an announcement that was due
     expect(page.locator("#announcement")).to_have_text("")

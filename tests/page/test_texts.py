@@ -56,3 +56,18 @@ def test_an_unknown_language_is_english(open_page: Any, served_site: str) -> Non
     page = open_page(served_site, "?lang=xx").page
     assert page.locator("#start-tour").inner_text() == "Show me how it works"
     assert page.locator("html").get_attribute("lang") == "en"
+
+
+def test_another_language(open_page: Any, served_site: str) -> None:
+    """The page, the tour and the arithmetic are German; nothing is missing in a text made of numbers."""
+    tab = open_page(served_site, "?lang=de#test=3&step=1")
+    page = tab.page
+    assert page.locator("html").get_attribute("lang") == "de"
+    words = page.locator("article.shown").inner_text()
+    assert "Deine Zeichnung besteht jetzt aus 28 × 28 Zahlen" in words
+    page.keyboard.press("Escape")
+    page.locator("#open-arithmetic").click()
+    tab.wait_until_idle()
+    everything = page.locator("body").inner_text()
+    assert "Wie gut passen sie?" in everything
+    assert not re.search(r"undefined|NaN|\[object", everything)

@@ -5,7 +5,7 @@
  * @import { Tensor } from "./engine.js"
  * @import { Sum } from "./explain.js"
  * @import { Session } from "./session.js"
- * @import { Tracing } from "./tracing.js"
+ * @import { Traces, Tracing } from "./tracing.js"
  */
 
 import { isLayerNode, numbersOf, rowOf } from "./nodes.js";
@@ -23,6 +23,7 @@ export class Arithmetic {
   #key = byId("key-token", HTMLSelectElement);
   #component = byId("component", HTMLInputElement);
   #shown = "";
+  #open = ""; // what was open at the last paint
 
   /** @param {Session} session @param {{ onQuery: (token: number) => void, onKey: (token: number) => void, onComponent: (at: number) => void }} handlers */
   constructor(session, { onQuery, onKey, onComponent }) {
@@ -38,7 +39,10 @@ export class Arithmetic {
     const { opened, vit } = session;
     byId("arithmetic").hidden = opened === null || vit === null;
     document.documentElement.classList.toggle("with-arithmetic", opened !== null && vit !== null);
-    if (opened === null || vit === null) return;
+    if (opened === null || vit === null) {
+      this.#open = "";
+      return;
+    }
     const names = range(numTokens(vit)).map((token) => tokenName(token, vit));
     if (this.#query.options.length !== names.length || this.#query.dataset.model !== vit.id) {
       this.#query.dataset.model = vit.id;
@@ -52,11 +56,14 @@ export class Arithmetic {
     byId("ask-key").hidden = !isWeight;
     byId("ask-component").hidden = isWeight;
     this.#query.value = String(session.token);
-    if (isWeight) this.#paintWeight(tracing);
-    else this.#paintNumber(opened, tracing);
+    if (isWeight) this.#paintWeight(tracing.of(vit));
+    else this.#paintNumber(opened, tracing.of(vit));
+    const open = `${opened} ${session.layer}`;
+    if (open !== this.#open) reveal();
+    this.#open = open;
   }
 
-  /** @param {NodeName} node @param {Tracing} tracing */
+  /** @param {NodeName} node @param {Traces} traces */
   #paintNumber(node, { trace, weights, missing }) {
     const { vit: model, layer, token, state } = this.session;
     setText("arithmetic-title", text(`node.${node}`));
@@ -76,7 +83,7 @@ export class Arithmetic {
     this.#show(explain({ model, trace, weights }, { node, layer, token, at }), "");
   }
 
-  /** @param {Tracing} tracing */
+  /** @param {Traces} traces */
   #paintWeight({ trace }) {
     const { vit: model, results: { vit: result }, state, layer, token, key } = this.session;
     if (model === null || key === null) return;
@@ -110,6 +117,13 @@ export class Arithmetic {
     sums.forEach((each, i) => paintSum(/** @type {HTMLElement} */ (place.children[i]), each));
     place.style.setProperty("--sums", String(Math.max(1, sums.length)));
   }
+}
+
+/** Scroll where the drawer covers what it explains. */
+function reveal() {
+  const covered = document.querySelector(".strip.open")?.getBoundingClientRect();
+  const over = covered ? covered.bottom + 16 - byId("arithmetic").getBoundingClientRect().top : 0;
+  if (over > 0 && !document.documentElement.classList.contains("touring")) scrollBy(0, over);
 }
 
 /** The elements of one sum. */

@@ -40,13 +40,14 @@ export class Diagram {
   }
 
   paint() {
-    const { session, tracing } = this;
+    const { session } = this;
     const { vit } = session;
     if (vit === null) return;
+    const traces = this.tracing.of(vit);
     this.#show();
-    this.#view?.paint(session, tracing, this.#behaviours());
+    this.#view?.paint(session, traces, this.#behaviours());
     this.#paintCrumbs();
-    const { trace, missing } = tracing;
+    const { trace, missing } = traces;
     const reason = missing === null ? "" : text(`missing.${missing}`);
     setText("diagram-note", session.results.isBlank ? "" : reason);
     const scales = trace && scalesOf(trace);

@@ -5,7 +5,7 @@
  * @import { ViTModel } from "./engine.js"
  * @import { LayerTrace } from "./forward.js"
  * @import { Session } from "./session.js"
- * @import { Tracing } from "./tracing.js"
+ * @import { Traces } from "./tracing.js"
  * @import { DiagramActions } from "./wall.js"
  */
 
@@ -52,7 +52,7 @@ export class HeadView {
     );
   }
 
-  /** @param {Session} session @param {Tracing} tracing @param {Behaviour[][] | null} behaviours */
+  /** @param {Session} session @param {Traces} traces @param {Behaviour[][] | null} behaviours */
   paint(session, { trace }, behaviours) {
     const { vit, token, results } = session;
     if (vit === null) return;

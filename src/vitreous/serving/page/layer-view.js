@@ -5,7 +5,7 @@
  * @import { NodeName } from "./nodes.js"
  * @import { ViTModel } from "./engine.js"
  * @import { Session } from "./session.js"
- * @import { Tracing } from "./tracing.js"
+ * @import { Traces } from "./tracing.js"
  * @import { DiagramActions } from "./wall.js"
  */
 
@@ -46,7 +46,7 @@ export class LayerView {
     );
   }
 
-  /** @param {Session} session @param {Tracing} tracing @param {Behaviour[][] | null} behaviours */
+  /** @param {Session} session @param {Traces} traces @param {Behaviour[][] | null} behaviours */
   paint(session, { trace }, behaviours) {
     const { vit } = session;
     if (vit === null) return;

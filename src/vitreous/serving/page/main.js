@@ -131,8 +131,9 @@ class Page {
 
   /** @param {Partial<State>} change @param {boolean} [predict]  whether the models must run again */
   update(change, predict = false) {
-    const { results } = this.#session;
-    const needsVectors = typeof change.key === "number" && !results.vit?.queries && this.#painter.tracing.trace === null;
+    const { results, vit } = this.#session;
+    const isTraced = vit !== null && this.#painter.tracing.of(vit).trace !== null; // then q, k and v are known already
+    const needsVectors = typeof change.key === "number" && !results.vit?.queries && !isTraced;
     this.#session.update(change);
     if (predict || needsVectors) this.#requests.predict();
     if (!change.drawing && !change.picture) this.#painter.paint(); // these are painted with their prediction

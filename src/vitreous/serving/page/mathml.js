@@ -17,7 +17,9 @@ function parse(part) {
   return part.split(" ").map((word) => {
     if (/^[−-]?\d/.test(word)) return element("mn", word);
     if (/^[\p{L}′]+$/u.test(word)) return element("mi", word);
-    return element("mo", word);
+    const operator = element("mo", word);
+    if (word === "(" || word === ")") operator.setAttribute("stretchy", "false");
+    return operator;
   });
 }
 

@@ -7,7 +7,7 @@
 
 import en from "./texts/en.js";
 
-const LANGUAGES = ["en"]; // the tables in texts/
+const LANGUAGES = ["de", "en", "es", "ko", "zh"]; // the tables in texts/
 
 /** @type {Record<string, any>} */
 let table = en;

@@ -7,6 +7,10 @@
  * @import { Weights } from "./weights.js"
  *
  * @typedef {{ model: ViTModel, pixels: Uint8Array, masks: TraceMasks }} Traced
+ * @typedef {object} Traces
+ * @property {Trace | null} trace
+ * @property {Weights | null} weights
+ * @property {ReturnType<typeof whyNotTraced>} missing  why there are none, as a key of the texts; null: they are loading
  */
 
 import { whyNotTraced } from "./forward.js";
@@ -15,14 +19,8 @@ import { markPending } from "./pending.js";
 import { fetchWeights } from "./weights.js";
 
 export class Tracing {
-  /** of the model that `trace` belongs to @type {Weights | null} */
-  weights = null;
-  /** @type {Trace | null} */
-  trace = null;
-  /** @type {ViTModel | null} */
-  model = null;
-  /** why there are none, as a key of the texts @type {ReturnType<typeof whyNotTraced>} */
-  missing = null;
+  /** @type {(Traces & { model: ViTModel }) | null} */
+  #newest = null;
 
   /** @type {Map<string, Promise<Weights | null>>} */
   #loaded = new Map();
@@ -31,6 +29,7 @@ export class Tracing {
   /** the model whose weights the worker has @type {string | null} */
   #workerModel = null;
   #lastRequest = 0;
+  #generation = 0;
   /** @type {Latest<Traced>} */
   #latest = new Latest((traced, isNewest) => this.#compute(traced, isNewest));
 
@@ -39,33 +38,36 @@ export class Tracing {
     this.onTrace = onTrace;
   }
 
+  /** Return what is known of a model: never another one's numbers. @param {ViTModel} model @returns {Traces} */
+  of(model) {
+    if (this.#newest?.model === model) return this.#newest;
+    return { trace: null, weights: null, missing: whyNotTraced(model) };
+  }
+
   /** @param {Traced} traced */
   request(traced) {
-    this.missing = whyNotTraced(traced.model);
-    if (traced.model !== this.model) this.forget();
-    if (this.missing !== null) return;
+    if (whyNotTraced(traced.model) !== null) return;
     markPending({ trace: true });
     this.#latest.request(traced);
   }
 
   /** Drop what belongs to an earlier input. */
   forget() {
-    this.trace = null;
-    this.model = null;
-    this.weights = null;
+    this.#newest = null;
+    this.#generation++;
   }
 
   /** @param {Traced} traced @param {() => boolean} isNewest */
   async #compute({ model, pixels, masks }, isNewest) {
+    const generation = this.#generation;
     try {
       const address = model.weights ?? "";
       if (!this.#loaded.has(address)) this.#loaded.set(address, fetchWeights(address).catch(() => null));
       const weights = (await this.#loaded.get(address)) ?? null;
       if (!isNewest()) return;
       const trace = weights && (await this.#run(model, weights, pixels, masks));
-      if (!isNewest()) return;
-      this.missing = trace ? null : "noWeights";
-      [this.trace, this.model, this.weights] = [trace, model, weights];
+      if (generation !== this.#generation) return; // the sheet was cleared; a newer stroke's comes soon
+      this.#newest = { model, trace, weights, missing: trace ? null : "noWeights" };
       this.onTrace();
     } finally {
       markPending({ trace: !isNewest() });

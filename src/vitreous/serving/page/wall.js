@@ -7,7 +7,7 @@
  * @import { ViTModel } from "./engine.js"
  * @import { HeadActions } from "./heads.js"
  * @import { Session } from "./session.js"
- * @import { Tracing } from "./tracing.js"
+ * @import { Traces } from "./tracing.js"
  *
  * @typedef {HeadActions & { openNode: OpenNode, openLayer: (layer: number) => void }} DiagramActions
  */
@@ -54,7 +54,7 @@ export class Wall {
     );
     const label = (/** @type {string} */ name, /** @type {string} */ words) => make("span", { class: `row-label ${name}` }, words);
     const labels = make("div", { class: "labels", "aria-hidden": "true" },
-      label("layer-name", ""),
+      label("corner", ""),
       ...BEFORE.map((name) => label(name, text(`short.${name}`))),
       label("heads", text("short.heads")),
       ...AFTER.map((name) => label(name, text(`short.${name}`))),
@@ -97,7 +97,7 @@ export class Wall {
     );
   }
 
-  /** @param {Session} session @param {Tracing} tracing @param {Behaviour[][] | null} behaviours */
+  /** @param {Session} session @param {Traces} traces @param {Behaviour[][] | null} behaviours */
   paint(session, { trace }, behaviours) {
     const { vit, results, layer } = session;
     if (vit === null) return;
