@@ -21,7 +21,6 @@ from vitreous.errors import ConfigError, RunError
 from vitreous.models import build
 from vitreous.planning import Cluster, make_plan
 from vitreous.runs import Run
-from vitreous.training import loop
 from vitreous.training.loop import fit
 
 SCRIPT = Path(__file__).with_name("sharding_script.py").read_text()
