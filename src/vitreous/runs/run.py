@@ -173,7 +173,7 @@ class Run:
         atomic_write_text(self.path / CONFIG, record_text(self.record))
 
     def update_resolved(self, resolved: Resolved) -> None:
-        with self._writing():
+        with self.writing():
             self.record = self.record.replace(resolved=resolved)
             self.write_record()
 
