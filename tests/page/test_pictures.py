@@ -333,7 +333,7 @@ def test_nothing_speaks_of_digits(open_page: Any, photos_site: str) -> None:
     tab = open_page(photos_site, "#vit=photos")
     page = tab.page
     page.locator("#command").click()
-    page.locator("#mode-tour").click()
+    page.locator("#start-tour").click()
     for _ in range(7):
         text = page.evaluate("document.body.innerText.replace(document.querySelector('#engine-status').innerText, '')")
         assert not re.search(WORDS, text, re.IGNORECASE), re.search(WORDS, text, re.IGNORECASE)

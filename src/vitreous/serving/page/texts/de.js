@@ -9,7 +9,7 @@ const sentences = (/** @type {(string | false)[]} */ ...parts) => parts.filter(B
 export default {
   "page.title": "vitreous: ein Vision Transformer zum Hineinsehen",
   "page.skip": "Zur Eingabe springen",
-  "intro.what": "Ein Vision Transformer (ViT) zerlegt ein Bild in Patches, lässt jeden Patch alle anderen ansehen, Schicht für Schicht, und liest seine Vorhersage aus einem Token. Zeichne und sieh jede seiner Zahlen.",
+  "intro.what": "Ein Vision Transformer (ViT) zerlegt ein Bild in Patches, lässt jeden Patch alle anderen ansehen, Schicht für Schicht, und liest seine Vorhersage aus einem Token. Hier siehst du jede seiner Zahlen, live.",
   "intro.start": "Zeig mir, wie es geht",
   "models.one": "Das Modell",
   "models.other": "Das Modell zum Vergleich",

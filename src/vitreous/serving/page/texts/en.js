@@ -10,7 +10,7 @@ const sentences = (/** @type {(string | false)[]} */ ...parts) => parts.filter(B
 export default {
   "page.title": "vitreous: a Vision Transformer you can see through",
   "page.skip": "Skip to the input",
-  "intro.what": "A Vision Transformer (ViT) splits an image into patches, lets every patch look at all others, layer after layer, and reads its prediction from one token. Draw, and watch every number of it.",
+  "intro.what": "A Vision Transformer (ViT) splits an image into patches, lets every patch look at all others, layer after layer, and reads its prediction from one token. Here you see every number of it, live.",
   "intro.start": "Show me how it works",
   "models.one": "The model",
   "models.other": "The model to compare it with",

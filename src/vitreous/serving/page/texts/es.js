@@ -9,7 +9,7 @@ const sentences = (/** @type {(string | false)[]} */ ...parts) => parts.filter(B
 export default {
   "page.title": "vitreous: un Vision Transformer transparente",
   "page.skip": "Ir a la entrada",
-  "intro.what": "Un Vision Transformer (ViT) divide una imagen en parches, deja que cada parche mire a todos los demás, capa tras capa, y lee su predicción de un solo token. Dibuja y observa cada uno de sus números.",
+  "intro.what": "Un Vision Transformer (ViT) divide una imagen en parches, deja que cada parche mire a todos los demás, capa tras capa, y lee su predicción de un solo token. Aquí ves cada uno de sus números, en vivo.",
   "intro.start": "Enséñame cómo funciona",
   "models.one": "El modelo",
   "models.other": "El modelo con el que se compara",

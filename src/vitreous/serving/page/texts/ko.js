@@ -8,7 +8,7 @@ const sentences = (/** @type {(string | false)[]} */ ...parts) => parts.filter(B
 export default {
   "page.title": "vitreous: 속이 보이는 Vision Transformer",
   "page.skip": "입력으로 건너뛰기",
-  "intro.what": "Vision Transformer(ViT)는 이미지를 패치로 나누고, 층마다 모든 패치가 서로를 보게 한 뒤, 토큰 하나에서 예측을 읽습니다. 그려 보고 모든 숫자를 지켜보세요.",
+  "intro.what": "Vision Transformer(ViT)는 이미지를 패치로 나누고, 층마다 모든 패치가 서로를 보게 한 뒤, 토큰 하나에서 예측을 읽습니다. 여기서 모든 숫자를 실시간으로 볼 수 있습니다.",
   "intro.start": "어떻게 작동하는지 보기",
   "models.one": "모델",
   "models.other": "비교할 모델",

@@ -8,7 +8,7 @@ const sentences = (/** @type {(string | false)[]} */ ...parts) => parts.filter(B
 export default {
   "page.title": "vitreous：看得透的 Vision Transformer",
   "page.skip": "跳到输入区",
-  "intro.what": "Vision Transformer（ViT）把图像切成小块，让每一块逐层查看所有其他块，最后从一个 token 读出预测。动手画一笔，看看它的每一个数。",
+  "intro.what": "Vision Transformer（ViT）把图像切成小块，让每一块逐层查看所有其他块，最后从一个 token 读出预测。在这里可以实时看到它的每一个数。",
   "intro.start": "带我看看它怎么工作",
   "models.one": "模型",
   "models.other": "用来对比的模型",
