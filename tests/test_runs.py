@@ -276,7 +276,7 @@ def test_a_full_disk_is_a_sentence(copy, monkeypatch):
 def test_bundled_models_have_names():
     assert Run.open("bundled:cnn").config.model.kind == "cnn"
     assert Run.open("box:cnn").path == Run.open("bundled:cnn").path  # the name in 0.1; vocabulary: ok
-    with pytest.raises(RunError, match="there is no bundled model 'nope'; choose from cnn, vit"):
+    with pytest.raises(RunError, match="there is no bundled model 'nope'; choose from broken, cnn, vit"):
         Run.open("bundled:nope")
 
 

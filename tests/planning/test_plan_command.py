@@ -38,7 +38,7 @@ def test_peak_follows_the_precision_unless_it_is_given(capsys):
     ("arguments", "sentence"),
     [
         (("vitt", "--images", "10"), "no preset 'vitt'"),
-        (("post-vit", "--images", "10"), "'post-vit' is an article's model"),
+        (("post-vit", "--images", "10"), "'post-vit' is for small digits alone"),
         (("vit-b16", "--images", "10", "--gpus", "7"), "cannot be shared equally by 7 GPUs"),
         (("vit", "--images", "10", "--utilisation", "40"), "--utilisation 40 is the share"),
         (("vit", "--images", "10", "--gpu-tflops", "0"), "--gpu-tflops 0 must be above 0"),

@@ -159,7 +159,7 @@ def test_the_whole_api(server: Any) -> None:
     """schemathesis makes valid and invalid requests from the OpenAPI document: none may be a 5xx."""
     schema = schemathesis.openapi.from_url(f"{server.base}/openapi.json")
     operations = [operation.ok() for operation in schema.get_all_operations()]
-    assert len(operations) == 7
+    assert len(operations) == 8
     with requests.Session() as session:
         for operation in operations:
 

@@ -191,7 +191,7 @@ def test_ranks_that_never_meet_are_given_up(monkeypatch):
 def test_the_timeout_is_a_setting(monkeypatch):
     seen = []
 
-    def group(seconds: float) -> None:
+    def group(seconds: float, *_: object) -> None:
         seen.append(seconds)
         raise RankLost("enough")
 

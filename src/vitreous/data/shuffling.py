@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-import torch
 
 from vitreous.config import DataConfig
 from vitreous.data.splitmix import splitmix64
@@ -25,6 +24,8 @@ def shuffle_patches(split: Split, config: DataConfig, part: int) -> Split:
     `part` tells the three splits apart, so that an image of the test split shares no permutation with one of the
     training split by its place.
     """
+    import torch  # here: the server reads samples without it
+
     channels, height, width = split.image_shape
     ph, pw = config.shuffle_patch_size
     if height % ph or width % pw:

@@ -59,8 +59,9 @@ class Parity:
     max_intermediate_difference: float  # 0 if there are none
 
 
-def check_parity(file: Path, run: Run, model: nn.Module, full: bool, max_difference: float = MAX_DIFFERENCE) -> Parity:
+def check_parity(file: Path, run: Run, model: nn.Module, full: bool, max_difference: float | None = None) -> Parity:
     """Raise an ExportError unless every output equals the model's and every prediction is the same."""
+    max_difference = MAX_DIFFERENCE if max_difference is None else max_difference
     images, source = sample_images(run, _num_images(model))
     pixels = images.float() / 255
     masks = _random_masks(model, len(pixels)) if full and isinstance(model, ViT) else {}
