@@ -29,7 +29,7 @@ await loadTexts(process.argv[3]);
 const { percent, signed, megabytes } = await import(process.argv[1] + "/words.js");
 const { hideParts } = await import(process.argv[1] + "/hide.js");
 const { disagreementSentence } = await import(process.argv[1] + "/disagreement.js");
-const predictions = [["ViT", [0.05, 0.95]], ["CNN", [0.9, 0.1]]].map(([name, probabilities]) => ({ name, probabilities }));
+const predictions = [{ name: "ViT", probabilities: [0.05, 0.95] }, { name: "CNN", probabilities: [0.9, 0.1] }];
 console.log(JSON.stringify({
   numbers: [percent(0.9999), percent(0.0001), percent(0.256), signed(-0.125), megabytes(4_250_000)],
   title: text(process.argv[3] === "train" ? "train.title" : "fool.title"),

@@ -42,6 +42,6 @@ export async function loadTexts(part) {
     element.setAttribute("aria-label", text(/** @type {TextKey} */ (element.dataset.label)));
   }
   for (const link of /** @type {NodeListOf<HTMLAnchorElement>} */ (document.querySelectorAll('a[href$=".html"]'))) {
-    link.search = location.search; // the other page has the same language
+    link.setAttribute("href", link.getAttribute("href") + location.search); // the other page has the same language
   }
 }

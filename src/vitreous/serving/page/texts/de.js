@@ -63,7 +63,7 @@ export default {
 
   // how the input comes about
   "steps.yours": "deins",
-  "steps.fit20": "auf\u00a020\u00a0×\u00a020",
+  "steps.fit20": "20\u00a0×\u00a020",
   "steps.centred": "zentriert",
   "steps.crop": "beschnitten",
   "steps.letterbox": "eingepasst",
