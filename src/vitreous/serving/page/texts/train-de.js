@@ -27,7 +27,7 @@ export default {
   "train.yours": "Deine Ziffern",
   "train.draw": (copies) => `Zeichne eine Ziffer und wähle dann, welche es ist: Sie kommt zum Training dazu und zählt ${copies}-mal.`,
   "train.padHelp": "Zeichne eine Ziffer mit Maus, Stift oder Finger. Mit der Tastatur bewegen die Pfeiltasten den Stift, die gehaltene Leertaste zeichnet, und Entf leert das Blatt.",
-  "train.add": "Das ist eine",
+  "train.add": "Das ist",
   "train.addAs": (label) => `Mit ihr als ${label} trainieren`,
   "train.remove": (label) => `Diese ${label} aus dem Training nehmen`,
   "train.nothingDrawn": "Noch ist nichts auf dem Blatt.",
