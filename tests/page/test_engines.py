@@ -171,8 +171,8 @@ def test_the_compared_model_is_loaded_after_the_first_prediction(browser: Any, s
         name for name in fetched if name.startswith(("models/", "samples/")) or name.endswith((".wasm", ".wasm.gz"))
     ]
     assert sorted(large) == [
-        "models/digits-cnn.onnx.gz", "models/digits-vit.onnx.gz", "ort/ort-wasm-simd-threaded.wasm.gz",
-        "samples/digits-vit.json.gz",
+        "models/digits-cnn.onnx.gz", "models/digits-vit.onnx.gz", "models/digits-vit.safetensors",
+        "ort/ort-wasm-simd-threaded.wasm.gz", "samples/digits-vit.json.gz",
     ]  # fmt: skip
     context.close()
 

@@ -272,7 +272,7 @@ def test_rollout_reads_no_removed_patch(open_page: Any, mixed_site: str) -> None
         }""",
         mixed_site,
     )
-    assert ours == pytest.approx(theirs, abs=2e-5)
+    assert ours == pytest.approx(theirs, abs=2e-4)  # the page's graph has float16 weights
     assert ours[2] == 0
     assert sum(ours) == pytest.approx(1, abs=1e-4)
 

@@ -181,6 +181,8 @@ def test_break_it(open_page: Any, site: str) -> None:
     expect(numbers.first).to_have_text(re.compile(r"\d \([\d.<>]+ %\)"), timeout=60_000)
     assert any(url.endswith("play/broken.safetensors") for url in requested)  # only now
     expect(part.locator("code").first).to_have_text("batch-dependence")
+    assert part.locator(".findings ul").get_attribute("lang") == "en"  # the doctor's own words, in every language
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 1280
     tab.page.locator(".sample").nth(4).click()
     tab.wait_until_idle()
     expect(numbers.last).to_have_text(re.compile(r"\d \("))

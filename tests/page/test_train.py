@@ -101,13 +101,13 @@ def open_training(browser: Any, train_site: str) -> Iterator[Callable[..., Any]]
     faults: list[str] = []
     opened: list[Any] = []
 
-    def opener(**options: Any) -> Any:
+    def opener(query: str = "", **options: Any) -> Any:
         page = browser.new_page(**options)
         opened.append(page)
         page.set_default_timeout(30_000)
         page.on("console", lambda message: faults.append(message.text))
         page.on("pageerror", lambda error: faults.append(str(error)))
-        page.goto(train_site)
+        page.goto(train_site + query)
         page.locator("html[data-training]").wait_for(state="attached")
         return page
 
@@ -180,3 +180,17 @@ def test_narrow_and_by_keyboard(open_training: Any) -> None:
         reached.add(page.evaluate("document.activeElement.id || document.activeElement.parentElement.id"))
     assert {"theme", "run", "reset", "patch", "rate", "broken", "pad", "labels"} <= reached
     assert page.evaluate("getComputedStyle(document.querySelector('.class-row .fill')).transitionDuration") == "0s"
+
+
+def test_another_language(open_training: Any) -> None:
+    page = open_training("?lang=de", viewport={"width": 1280, "height": 1000})
+    assert page.locator("html").get_attribute("lang") == "de"
+    assert page.title() == "Trainiere einen Vision Transformer in diesem Tab"
+    expect(page.locator("#intro")).to_contain_text("Ein kleiner ViT mit")
+    expect(page.locator("#rate-value")).to_have_text("0,003")
+    page.locator("#run").click()
+    wait_for_steps(page, 2)
+    expect(page.locator("#figure-loss")).to_have_text(re.compile(r"^\d,\d\d$"))
+    everything = page.locator("body").inner_text()
+    assert not re.search(r"undefined|NaN|\[object|train\.", everything)
+    assert page.locator("a.back").get_attribute("href") == "index.html?lang=de"

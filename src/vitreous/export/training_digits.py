@@ -36,7 +36,7 @@ def training_digits() -> dict[str, bytes]:
     file = io.BytesIO()
     Image.fromarray(picture).save(file, "PNG", optimize=True, bits=4)
     description = {
-        "name": {"mnist": "MNIST", "digits": "scikit-learn's digits"}[name],
+        "name": {"mnist": "MNIST", "digits": "scikit-learn"}[name],
         "credit": _CREDITS[name],
         "side": side,
         "classes": 10,

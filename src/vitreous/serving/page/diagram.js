@@ -15,7 +15,7 @@ import { scalesOf } from "./nodes.js";
 import { byId, make, makeButton, setAttributes, setText } from "./dom.js";
 import { HeadView } from "./head-view.js";
 import { LayerView } from "./layer-view.js";
-import { text } from "./texts.js";
+import { localised, text } from "./texts.js";
 import { Wall } from "./wall.js";
 
 const PULSE = 400; // ms, the whole way
@@ -52,7 +52,8 @@ export class Diagram {
     setText("diagram-note", session.results.isBlank ? "" : reason);
     const scales = trace && scalesOf(trace);
     byId("scales").hidden = scales === null;
-    if (scales) setText("scales-words", text("scales", scales));
+    const ends = Object.entries(scales ?? {}).map(([kind, end]) => [kind, localised(String(end))]);
+    if (scales) setText("scales-words", text("scales", Object.fromEntries(ends)));
   }
 
   /** Measure the heads once per result. */

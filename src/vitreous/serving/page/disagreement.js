@@ -4,6 +4,7 @@
  * @import { Prediction } from "./bars.js"
  */
 
+import { text } from "./texts.js";
 import { argmax } from "./vit-maths.js";
 import { percent } from "./words.js";
 
@@ -20,13 +21,8 @@ export function disagreementSentence(predictions, classNames) {
     return [{ name, best, probability: probabilities[best] }];
   });
   if (found.length !== 2 || found[0].best === found[1].best) return "";
-  const [one, other] = found.map(({ name, best, probability }) => `${name} predicts ${classNames[best]} (${percent(probability)})`);
+  const [one, other] = found.map(({ name, best, probability }) => text("disagreement.predicts", name, classNames[best], percent(probability)));
   const sure = found.filter(({ probability }) => probability >= SURE);
-  const judgement =
-    sure.length === 2
-      ? "Both are sure, and at least one of them is wrong."
-      : sure.length === 1
-        ? `Only ${sure[0].name} is sure.`
-        : "Neither is sure.";
-  return `The models disagree: ${one}, ${other}. ${judgement}`;
+  const judgement = sure.length === 1 ? text("disagreement.one", sure[0].name) : text(sure.length === 2 ? "disagreement.both" : "disagreement.neither");
+  return `${text("disagreement.models", one, other)} ${judgement}`;
 }

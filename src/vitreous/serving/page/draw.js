@@ -14,6 +14,7 @@ import { normalise, shrink, SIDE } from "./normalise.js";
 import { readDigit } from "./picture-files.js";
 import { onSheet, PEN_RADIUS, rasterise, SHEET, smooth } from "./raster.js";
 import { showSteps } from "./steps.js";
+import { text } from "./texts.js";
 
 const MIN_STEP = 3; // closer points make the address longer and the line no better
 const KEY_STEP = 4;
@@ -247,7 +248,7 @@ export class DrawingPad {
     const hasStrokes = this.#drawing.strokes.length > 0;
     const empty = this.#drawing.under === null && !hasStrokes;
     byId("keep-line").classList.toggle("away", this.#drawing.under === null);
-    setText("invite", empty ? "Draw a digit." : hasStrokes ? "" : "Draw over it.");
+    setText("invite", empty ? text("draw.invite") : hasStrokes ? "" : text("draw.over"));
     setAttributes(byId("undo"), { disabled: this.#past.length === 0 });
     setAttributes(byId("clear"), { disabled: empty });
   }

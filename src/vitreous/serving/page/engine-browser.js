@@ -8,13 +8,13 @@
 
 import { EngineError, isViT, readModels, readSamples } from "./engine.js";
 import { concatenate, fetchAll, readJson, readLargeJson } from "./fetching.js";
+import { text } from "./texts.js";
 import { argmax, numPatches, range, rollout, softmax } from "./vit-maths.js";
 
-const NOT_STARTED = "The models could not be started in this browser; try a newer one.";
 const REMOVALS_PER_BATCH = 8; // a newer request waits for this many, not for all
 
 export class BrowserEngine {
-  place = "The models run in your browser: what you draw or open stays on your computer.";
+  place = text("engine.inBrowser");
   hasGradients = false;
   mostNumbers = 16_000_000; // 64 MB of memory
 
@@ -34,7 +34,7 @@ export class BrowserEngine {
 
   /** @param {Progress} progress @param {(models: Model[]) => Model | null | void} onList */
   async start(progress, onList) {
-    progress("Loading the list of models …", null);
+    progress(text("engine.list"), null);
     this.#worker = new Worker(new URL("./engine-worker.js", import.meta.url), { type: "module" });
     this.#worker.addEventListener("message", ({ data }) => this.#receive(data));
     this.#worker.addEventListener("error", () => this.#fail());
@@ -44,7 +44,7 @@ export class BrowserEngine {
     const first = onList(models) ?? models[0];
     const files = ["ort/ort-wasm-simd-threaded.wasm", graphOf(first)];
     const [wasm, graph] = await fetchAll(files, this.#hasCopies, progress);
-    progress("Starting the model …", 1);
+    progress(text("engine.starting"), 1);
     this.#loading.set(first.id, this.#request({ wasm }).then(() => this.#open(first, graph)));
     await this.load(first);
   }
@@ -149,7 +149,7 @@ export class BrowserEngine {
   /** @param {object} message */
   #request(message) {
     const id = ++this.#lastRequest;
-    if (this.#hasFailed) return Promise.reject(new EngineError(NOT_STARTED));
+    if (this.#hasFailed) return Promise.reject(new EngineError(text("engine.notStarted")));
     return new Promise((resolve, reject) => {
       this.#waiting.set(id, { resolve, reject });
       this.#worker?.postMessage({ id, ...message });
@@ -161,12 +161,12 @@ export class BrowserEngine {
     const waiting = this.#waiting.get(id);
     this.#waiting.delete(id);
     if (error === undefined) waiting?.resolve(outputs);
-    else waiting?.reject(new EngineError(`The model could not run in this browser (${error}).`));
+    else waiting?.reject(new EngineError(text("engine.notRun", error)));
   }
 
   #fail() {
     this.#hasFailed = true;
-    for (const { reject } of this.#waiting.values()) reject(new EngineError(NOT_STARTED));
+    for (const { reject } of this.#waiting.values()) reject(new EngineError(text("engine.notStarted")));
     this.#waiting.clear();
   }
 }

@@ -7,15 +7,16 @@
 import { toBase64 } from "./codec.js";
 import { EngineError, isAbort, readModels, readSamples } from "./engine.js";
 import { readTensors } from "./tensors.js";
+import { text } from "./texts.js";
 
 export class HttpEngine {
-  place = "The models run on this server.";
+  place = text("engine.onServer");
   hasGradients = true;
   mostNumbers = 4_000_000; // as serving/limits.py
 
   /** @param {Progress} progress @param {(models: Model[]) => Model | null | void} onList */
   async start(progress, onList) {
-    progress("Loading the list of models …", null);
+    progress(text("engine.list"), null);
     onList(readModels(await jsonOf(fetch("v1/models"))));
   }
 
@@ -69,12 +70,12 @@ async function responseTo(request) {
   const response = await bodyOf(request);
   if (response.ok) return response;
   if (response.status === 429 || response.status === 503) {
-    throw new EngineError("The server is busy; the next change tries again.");
+    throw new EngineError(text("engine.busy"));
   }
-  if (response.status === 401) throw new EngineError("You are signed out; reload this page to sign in again.");
+  if (response.status === 401) throw new EngineError(text("engine.signedOut"));
   const problem = await response.json().catch(() => null);
   const detail = typeof problem?.detail === "string" ? problem.detail : problem?.title;
-  throw new EngineError(`The server responded with ${response.status}${detail ? `: ${detail}` : "."}`);
+  throw new EngineError(text("engine.status", response.status, detail));
 }
 
 /** Wait for a response or its body. @template Body @param {Promise<Body>} arriving */
@@ -83,6 +84,6 @@ async function bodyOf(arriving) {
     return await arriving;
   } catch (error) {
     if (isAbort(error)) throw error;
-    throw new EngineError("The server does not respond. Is `vitreous serve` still running?");
+    throw new EngineError(text("engine.silent"));
   }
 }

@@ -105,6 +105,7 @@
  */
 
 import { fromBase64 } from "./codec.js";
+import { text } from "./texts.js";
 
 /** Its message is a sentence for the user; any other exception is a bug. */
 export class EngineError extends Error {}
@@ -134,7 +135,7 @@ async function configuredEngine() {
 /** @param {unknown} document  of /v1/models or models.json @returns {Model[]} */
 export function readModels(document) {
   const models = /** @type {{ models?: unknown }} */ (document)?.models;
-  if (!Array.isArray(models) || models.length === 0) throw new EngineError("There are no models here.");
+  if (!Array.isArray(models) || models.length === 0) throw new EngineError(text("engine.noModels"));
   return models;
 }
 

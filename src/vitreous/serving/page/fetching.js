@@ -6,6 +6,7 @@
  */
 
 import { EngineError } from "./engine.js";
+import { text } from "./texts.js";
 import { sum } from "./vit-maths.js";
 import { megabytes } from "./words.js";
 
@@ -23,7 +24,7 @@ export async function readLargeJson(address, hasCopies) {
 /** @param {string} address */
 async function fetchFile(address) {
   const response = await fetch(address).catch(() => null);
-  if (!response?.ok) throw new EngineError(`The file ${address} is missing next to this page.`);
+  if (!response?.ok) throw new EngineError(text("engine.noFile", address));
   return response;
 }
 
@@ -40,8 +41,7 @@ export async function fetchAll(addresses, hasCopies, progress) {
   const count = (/** @type {number} */ bytes) => {
     loaded += bytes;
     const known = loaded <= total; // a transfer that the host compressed states fewer bytes than arrive
-    const of = known ? ` of ${megabytes(total)}` : "";
-    progress(`Loading the models and their runtime: ${megabytes(loaded)}${of}`, known ? loaded / total : null);
+    progress(text("engine.loading", megabytes(loaded), known ? megabytes(total) : ""), known ? loaded / total : null);
   };
   return Promise.all(responses.map(async (response) => unpacked(await readBytes(response, count))));
 }

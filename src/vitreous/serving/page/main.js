@@ -6,7 +6,8 @@
  */
 
 import { byId, onClick, setText } from "./dom.js";
-import { chooseEngine } from "./engine.js";
+import { chooseEngine, isViT } from "./engine.js";
+import { hideParts, isHidden } from "./hide.js";
 import { Input } from "./input.js";
 import { Painter } from "./painting.js";
 import { markPending } from "./pending.js";
@@ -40,7 +41,8 @@ class Page {
       /** @type {Promise<void> | null} */
       let fitted = null;
       await session.engine.start(showProgress, (models) => {
-        session.models = models;
+        session.isAlone = isHidden("cnn") && models.some(isViT);
+        session.models = session.isAlone ? models.filter(isViT) : models;
         fitted = this.#useChosenModels(); // the input is shown before the models are loaded
         return session.lead; // loaded first
       });
@@ -153,7 +155,7 @@ class Page {
 
   #readAddress() {
     const { state, notice } = fromHash(location.hash);
-    this.#session.state = state;
+    this.#session.state = isHidden("tour") ? { ...state, step: 0 } : state;
     if (notice) showNotice(notice);
     this.#input.show(state);
     if (this.#session.models.length === 0) return; // they are still loading
@@ -256,5 +258,7 @@ function showProgress(sentence, fraction) {
   byId("loading").style.setProperty("--fraction", String(fraction ?? 0));
 }
 
-await loadTexts();
+await loadTexts("play");
+const unknownParts = hideParts();
 void new Page().start();
+if (unknownParts) showNotice(unknownParts);

@@ -13,6 +13,7 @@ import { Latest } from "./latest.js";
 import { markPending } from "./pending.js";
 import { PictureError } from "./picture-files.js";
 import { noResults } from "./session.js";
+import { text } from "./texts.js";
 import { blanked, numPatches } from "./vit-maths.js";
 
 const PAUSE = 140; // ms after the last stroke, before the slow maps are requested
@@ -154,7 +155,7 @@ export function showError(error) {
   if (error === null) setText("engine-error", "");
   else if (error instanceof EngineError || error instanceof PictureError) setText("engine-error", error.message);
   else if (!isAbort(error)) {
-    setText("engine-error", "Something went wrong on this page; try reloading it. All settings are saved in the address.");
+    setText("engine-error", text("error.unexpected"));
     throw error;
   }
 }

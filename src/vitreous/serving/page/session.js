@@ -39,6 +39,8 @@ export class Session {
   engine = null;
   /** @type {Model[]} */
   models = [];
+  /** whether no other model is shown next to the ViT */
+  isAlone = false;
   results = noResults(null);
   /** the input as the model gets it, before it is shifted or shuffled; null: there is none @type {Image | null} */
   seen = null;
@@ -75,6 +77,7 @@ export class Session {
   get comparable() {
     const { vit, lead } = this;
     if (vit === null) return lead === null ? [] : [lead];
+    if (this.isAlone) return [];
     const others = this.models.filter((model) => model !== vit && areComparable(model, vit));
     const cnns = others.filter((model) => !isViT(model));
     return cnns.length > 0 ? cnns : others; // without another kind of model, another ViT

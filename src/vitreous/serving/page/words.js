@@ -1,12 +1,12 @@
 /** Numbers and places in words, the same everywhere on the page. */
 
-import { text } from "./texts.js";
+import { localised, text } from "./texts.js";
 import { numPatches, patchOffset, rowAndColumn } from "./vit-maths.js";
 
 /** Return a fraction as a percentage; "100 %" and "0 %" only for exactly 1 and 0. @param {number} fraction */
 export function percent(fraction) {
-  if (fraction >= 0.9995 && fraction < 1) return ">99.9 %";
-  if (fraction > 0 && fraction < 0.0005) return "<0.1 %";
+  if (fraction >= 0.9995 && fraction < 1) return localised(">99.9 %");
+  if (fraction > 0 && fraction < 0.0005) return localised("<0.1 %");
   return `${signed(100 * fraction, 1)} %`;
 }
 
@@ -18,7 +18,7 @@ export function wholePercent(fraction) {
 /** Return a number with a true minus sign. @param {number} value @param {number} [digits] */
 export function signed(value, digits = 2) {
   const written = Math.abs(value).toFixed(digits);
-  return value < 0 && Number(written) !== 0 ? `−${written}` : written;
+  return localised(value < 0 && Number(written) !== 0 ? `−${written}` : written);
 }
 
 /** @param {number} patch @param {readonly [number, number]} grid */
@@ -59,7 +59,7 @@ export function thousands(count) {
 
 /** @param {number} bytes */
 export function megabytes(bytes) {
-  return `${(bytes / 1e6).toFixed(1)} MB`;
+  return `${signed(bytes / 1e6, 1)} MB`;
 }
 
 /** Return a size in words. @param {readonly number[]} sides  height, width */

@@ -15,16 +15,15 @@
 import { make, makeButton, setAttributes, setText } from "../dom.js";
 import { takesDrawings } from "../engine.js";
 import { readTensors } from "../safetensors.js";
-import { fill } from "../train/texts.js";
+import { text } from "../texts.js";
 import { argmax, softmax } from "../vit-maths.js";
 import { percent } from "../words.js";
 import { ArticleViT } from "./article-vit.js";
-import { BREAK } from "./texts.js";
 
 const OTHERS = 31; // test images in the batch: with the visitor's, the article's 32
 
 export class BreakIt {
-  #switch = makeButton({ role: "switch", "aria-checked": "false" }, () => void this.#toggle(), BREAK.title);
+  #switch = makeButton({ role: "switch", "aria-checked": "false" }, () => void this.#toggle(), text("break.title"));
   #alone = make("dd", { class: "number" });
   #together = make("dd", { class: "number" });
   #togetherName = make("dt");
@@ -42,13 +41,13 @@ export class BreakIt {
     this.host = host;
     const predictions = make(
       "dl", { class: "broken-predictions" },
-      make("div", {}, make("dt", {}, BREAK.alone), this.#alone),
+      make("div", {}, make("dt", {}, text("break.alone")), this.#alone),
       make("div", {}, this.#togetherName, this.#together),
     );
     this.#panel.append(predictions, this.#note, this.#findings);
-    const about = make("p", { class: "small soft" }, BREAK.about);
+    const about = make("p", { class: "small soft" }, text("break.about"));
     const parts = [make("p", { class: "row" }, this.#switch), this.#panel];
-    this.element = make("div", { class: "play-part", id: "break" }, make("h3", {}, BREAK.title), about, ...parts);
+    this.element = make("div", { class: "play-part", id: "break" }, make("h3", {}, text("break.title")), about, ...parts);
   }
 
   refresh() {
@@ -68,7 +67,7 @@ export class BreakIt {
   }
 
   async #load() {
-    setText(this.#note, BREAK.loading);
+    setText(this.#note, text("break.loading"));
     try {
       const about = /** @type {About} */ (await (await fetchFile("play/broken.json")).json());
       const weights = await (await fetchFile("play/broken.safetensors")).arrayBuffer();
@@ -76,10 +75,10 @@ export class BreakIt {
       const offered = engine && lead ? await engine.samples(lead) : { samples: [] };
       this.#others = offered.samples.slice(0, OTHERS).map(({ image }) => image.values);
       this.#model = new ArticleViT(readTensors(weights), about);
-      setText(this.#togetherName, fill(BREAK.together, { count: this.#others.length }));
+      setText(this.#togetherName, text("break.together", this.#others.length));
       this.#showFindings(about);
     } catch {
-      setText(this.#note, BREAK.missing);
+      setText(this.#note, text("break.missing"));
     }
   }
 
@@ -88,17 +87,16 @@ export class BreakIt {
     const list = findings.map(({ id, measured, why }) =>
       make("li", {}, make("code", {}, id), make("p", { class: "small" }, capitalised(measured)), make("p", { class: "small soft" }, why)),
     );
-    const values = { share: percent(batched.share), batch: batched.batch, alone: percent(single.share) };
-    const accuracy = make("p", { class: "small" }, fill(BREAK.accuracy, values));
-    const train = make("p", { class: "small" }, make("a", { href: "train.html" }, BREAK.train));
-    this.#findings.replaceChildren(make("h4", {}, BREAK.doctor), make("ul", {}, ...list), accuracy, train);
+    const accuracy = make("p", { class: "small" }, text("break.accuracy", percent(batched.share), batched.batch, percent(single.share)));
+    const train = make("p", { class: "small" }, make("a", { href: `train.html${location.search}` }, text("break.train")));
+    this.#findings.replaceChildren(make("h4", {}, text("break.doctor")), make("ul", { lang: "en" }, ...list), accuracy, train);
   }
 
   #paint() {
     const { results, classNames } = this.host.session;
     if (this.#model === null) return;
     if (results.isBlank) {
-      for (const place of [this.#alone, this.#together]) setText(place, BREAK.nothing);
+      for (const place of [this.#alone, this.#together]) setText(place, text("break.nothing"));
       return;
     }
     const classes = classNames.length;
@@ -108,9 +106,9 @@ export class BreakIt {
     });
     [this.#alone, this.#together].forEach((place, i) => {
       const { best, probability } = predictions[i];
-      setText(place, fill(BREAK.prediction, { label: classNames[best], probability }));
+      setText(place, text("break.prediction", classNames[best], probability));
     });
-    setText(this.#note, predictions[0].best === predictions[1].best ? BREAK.agree : BREAK.changed);
+    setText(this.#note, predictions[0].best === predictions[1].best ? text("break.agree") : text("break.changed"));
   }
 }
 

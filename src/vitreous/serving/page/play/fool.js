@@ -7,19 +7,18 @@
 
 import { make, makeButton, setText } from "../dom.js";
 import { EngineError, isAbort } from "../engine.js";
-import { fill } from "../train/texts.js";
+import { text } from "../texts.js";
 import { argmax, blanked, numPatches, range } from "../vit-maths.js";
 import { placeName } from "../words.js";
 import { sameImage } from "./play.js";
 import { findFewestPatches } from "./search.js";
-import { FOOL } from "./texts.js";
 
 const MOST_CANDIDATES = 64; // with more patches, only those whose removal costs the prediction most are tried
 const MOST_NAMED = 3;
 
 export class FoolIt {
-  #run = makeButton({}, () => void this.#toggle(), FOOL.start);
-  #undo = makeButton({ class: "plain", hidden: true }, () => this.#putBack(), FOOL.undo);
+  #run = makeButton({}, () => void this.#toggle(), text("fool.start"));
+  #undo = makeButton({ class: "plain", hidden: true }, () => this.#putBack(), text("fool.undo"));
   #result = make("p", { class: "small result", role: "status" });
   /** @type {AbortController | null} */
   #search = null;
@@ -30,8 +29,8 @@ export class FoolIt {
   constructor(host) {
     this.host = host;
     const buttons = make("p", { class: "row" }, this.#run, this.#undo);
-    const about = make("p", { class: "small soft" }, FOOL.about);
-    this.element = make("div", { class: "play-part", id: "fool" }, make("h3", {}, FOOL.title), about, buttons, this.#result);
+    const about = make("p", { class: "small soft" }, text("fool.about"));
+    this.element = make("div", { class: "play-part", id: "fool" }, make("h3", {}, text("fool.title")), about, buttons, this.#result);
   }
 
   refresh() {
@@ -57,16 +56,16 @@ export class FoolIt {
       return;
     }
     this.#search = new AbortController();
-    setText(this.#run, FOOL.stop);
+    setText(this.#run, text("fool.stop"));
     try {
       await this.#find(this.#search.signal);
     } catch (error) {
       if (error instanceof EngineError) setText(this.#result, error.message);
-      else if (isAbort(error)) setText(this.#result, FOOL.stopped);
+      else if (isAbort(error)) setText(this.#result, text("fool.stopped"));
       else throw error;
     } finally {
       this.#search = null;
-      setText(this.#run, FOOL.start);
+      setText(this.#run, text("fool.start"));
     }
   }
 
@@ -75,7 +74,7 @@ export class FoolIt {
     const { session } = this.host;
     const { engine, vit, results, classNames } = session;
     if (engine === null || vit === null || results.isBlank) {
-      setText(this.#result, FOOL.nothing);
+      setText(this.#result, text("fool.nothing"));
       return;
     }
     const { pixels } = results;
@@ -89,11 +88,11 @@ export class FoolIt {
     };
     const { candidates, all } = await this.#candidates(signal);
     const progress = (/** @type {number} */ tried, /** @type {number[]} */ removed) =>
-      setText(this.#result, fill(FOOL.searching, { tried, removed: removed.length }));
+      setText(this.#result, text("fool.searching", tried, removed.length));
     progress(0, []);
     const { found, before } = await findFewestPatches(candidates, look, progress);
     if (found === null) {
-      setText(this.#result, fill(FOOL.stubborn, { before: classNames[before] }));
+      setText(this.#result, text("fool.stubborn", classNames[before]));
       return;
     }
     const sentence = this.#sentence({ ...found, smallest: found.smallest && all });
@@ -120,10 +119,10 @@ export class FoolIt {
   #sentence({ removed, before, after, smallest, tried }) {
     const { vit, classNames } = this.host.session;
     const places = removed.map((patch) => placeName(patch, vit?.grid ?? [1, 1]));
-    const text = places.length === 1 ? FOOL.onePatch : places.length <= MOST_NAMED ? FOOL.somePatches : FOOL.manyPatches;
-    const patches = fill(text, { count: places.length, place: places[0], places: places.join("; ") });
-    const found = fill(FOOL.found, { patches, before: classNames[before], after: classNames[after] });
-    const proof = removed.length === 1 ? "" : smallest ? fill(FOOL.smallest, { tried }) : FOOL.minimal;
+    const some = places.length <= MOST_NAMED ? text("fool.somePatches", places.length, places.join("; ")) : text("fool.manyPatches", places.length);
+    const patches = places.length === 1 ? text("fool.onePatch", places[0]) : some;
+    const found = text("fool.found", patches, classNames[before], classNames[after]);
+    const proof = removed.length === 1 ? "" : smallest ? text("fool.smallest", tried) : text("fool.minimal");
     return [found, proof].filter(Boolean).join(" ");
   }
 
@@ -137,6 +136,6 @@ export class FoolIt {
         return classNames[argmax(probabilities ?? [])];
       }),
     );
-    return fill(before === after ? FOOL.cnnSame : FOOL.cnnOther, { before, after });
+    return before === after ? text("fool.cnnSame", before) : text("fool.cnnOther", before, after);
   }
 }

@@ -10,18 +10,17 @@ import { EngineError } from "../engine.js";
 import { Latest } from "../latest.js";
 import { moveWithArrows } from "../maps.js";
 import { KINDS } from "../session.js";
-import { fill } from "../train/texts.js";
+import { text } from "../texts.js";
 import { argmax, numPatches, pixelEdges, range, shuffled } from "../vit-maths.js";
 import { percent, placeName } from "../words.js";
 import { sameImage } from "./play.js";
-import { MOVE } from "./texts.js";
 
 const MOST_PATCHES = 196; // smaller ones cannot be grasped
 
 export class MovePatch {
   #canvas = make("canvas", { "aria-hidden": "true" });
-  #cells = make("div", { class: "move-cells", role: "group", "aria-label": MOVE.board });
-  #reset = makeButton({ class: "plain", hidden: true }, () => this.#putBack(), MOVE.reset);
+  #cells = make("div", { class: "move-cells", role: "group", "aria-label": text("move.board") });
+  #reset = makeButton({ class: "plain", hidden: true }, () => this.#putBack(), text("move.reset"));
   #verdicts = make("p", { class: "small result number", role: "status" });
   /** @type {HTMLButtonElement[]} */
   #buttons = [];
@@ -41,8 +40,8 @@ export class MovePatch {
     this.host = host;
     const board = make("div", { class: "move-board" }, this.#canvas, this.#cells);
     const parts = [board, make("p", { class: "row" }, this.#reset), this.#verdicts];
-    const about = make("p", { class: "small soft" }, MOVE.about);
-    this.element = make("div", { class: "play-part", id: "move" }, make("h3", {}, MOVE.title), about, ...parts);
+    const about = make("p", { class: "small soft" }, text("move.about"));
+    this.element = make("div", { class: "play-part", id: "move" }, make("h3", {}, text("move.title")), about, ...parts);
     this.#listen();
   }
 
@@ -122,10 +121,10 @@ export class MovePatch {
     contextOf(this.#canvas).drawImage(canvasOf({ values, channels: vit.channels, height, width }), 0, 0);
     this.#reset.hidden = !this.#isMoved;
     this.#buttons.forEach((button, place) => {
-      const places = { place: placeName(place, vit.grid), from: placeName(this.#order[place], vit.grid) };
-      const label = fill(this.#order[place] === place ? MOVE.cell : MOVE.cellMoved, places);
+      const [name, from] = [place, this.#order[place]].map((patch) => placeName(patch, vit.grid));
+      const label = name === from ? text("move.cell", name) : text("move.cellMoved", name, from);
       const chosen = this.#chosen === place;
-      setAttributes(button, { "aria-label": label + (chosen ? MOVE.chosen : ""), "aria-pressed": String(chosen) });
+      setAttributes(button, { "aria-label": chosen ? text("move.chosen", label) : label, "aria-pressed": String(chosen) });
       button.classList.toggle("moved", this.#order[place] !== place);
     });
   }
@@ -146,8 +145,9 @@ export class MovePatch {
           const [best, old] = [argmax(probabilities ?? []), results.before[kind] ?? results[kind]?.probabilities];
           const after = session.classNames[best];
           const before = old ? session.classNames[argmax(old)] : after;
-          const values = { name: model.name, after, before, probability: percent(probabilities?.[best] ?? 0) };
-          return fill(before === after ? MOVE.verdict : MOVE.verdictBefore, values);
+          const share = percent(probabilities?.[best] ?? 0);
+          if (before === after) return text("move.verdict", model.name, after, share);
+          return text("move.verdictBefore", model.name, after, share, before);
         }),
       );
       setText(this.#verdicts, this.#isMoved ? lines.filter(Boolean).join(" · ") : "");

@@ -7,25 +7,26 @@
 
 import { amountColor, COLOR_OPACITY, css } from "../colors.js";
 import { canvasOf, contextOf, make, makeButton } from "../dom.js";
+import { text } from "../texts.js";
 import { argmax, attentionFrom, patchOffset, pixelEdges, rowAndColumn } from "../vit-maths.js";
 import { percent } from "../words.js";
-import { CARD } from "./texts.js";
 
 const [WIDTH, HEIGHT, MARGIN, PICTURE] = [1200, 630, 64, 336];
 const COLORS = { paper: "#ffffff", ink: "#1b2126", soft: "#5b6670", vit: "#0b7f7c", cnn: "#b8750c", line: "#dde2e5" };
+const FILE = "vitreous.png";
 const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif';
 
 export class ShareCard {
-  #save = makeButton({}, () => void this.#download(), CARD.make);
-  #share = makeButton({ class: "plain", hidden: true }, () => void this.#send(), CARD.share);
+  #save = makeButton({}, () => void this.#download(), text("card.make"));
+  #share = makeButton({ class: "plain", hidden: true }, () => void this.#send(), text("card.share"));
 
   /** @param {Host} host */
   constructor(host) {
     this.host = host;
-    const about = make("p", { class: "small soft" }, CARD.about);
+    const about = make("p", { class: "small soft" }, text("card.about"));
     const buttons = make("p", { class: "row" }, this.#save, this.#share);
-    this.element = make("div", { class: "play-part", id: "card" }, make("h3", {}, CARD.title), about, buttons);
-    const probe = new File([], CARD.file, { type: "image/png" });
+    this.element = make("div", { class: "play-part", id: "card" }, make("h3", {}, text("card.title")), about, buttons);
+    const probe = new File([], FILE, { type: "image/png" });
     this.#share.hidden = !(navigator.canShare?.({ files: [probe] }) ?? false);
   }
 
@@ -36,18 +37,18 @@ export class ShareCard {
   async #file() {
     const canvas = this.draw();
     const blob = await new Promise((/** @type {(blob: Blob | null) => void} */ resolve) => canvas.toBlob(resolve, "image/png"));
-    return new File(blob === null ? [] : [blob], CARD.file, { type: "image/png" });
+    return new File(blob === null ? [] : [blob], FILE, { type: "image/png" });
   }
 
   async #download() {
     const address = URL.createObjectURL(await this.#file());
-    make("a", { href: address, download: CARD.file }).click();
+    make("a", { href: address, download: FILE }).click();
     setTimeout(() => URL.revokeObjectURL(address), 1000);
   }
 
   async #send() {
     try {
-      await navigator.share({ files: [await this.#file()], title: CARD.heading });
+      await navigator.share({ files: [await this.#file()], title: text("card.heading") });
     } catch (error) {
       if (!(error instanceof DOMException)) throw error; // the visitor changed their mind
     }
@@ -58,22 +59,22 @@ export class ShareCard {
     const { session } = this.host;
     const canvas = make("canvas", { width: WIDTH, height: HEIGHT });
     const context = contextOf(canvas);
-    const write = (/** @type {string} */ text, /** @type {number} */ x, /** @type {number} */ y, /** @type {string} */ style, /** @type {string} */ color) => {
+    const write = (/** @type {string} */ words, /** @type {number} */ x, /** @type {number} */ y, /** @type {string} */ style, /** @type {string} */ color) => {
       context.font = `${style} ${FONT}`;
       context.fillStyle = color;
-      context.fillText(text, x, y);
+      context.fillText(words, x, y);
     };
     context.fillStyle = COLORS.paper;
     context.fillRect(0, 0, WIDTH, HEIGHT);
-    write(CARD.heading, MARGIN, 92, "600 40px", COLORS.ink);
+    write(text("card.heading"), MARGIN, 92, "600 40px", COLORS.ink);
     const top = 132;
     this.#paintInput(context, MARGIN, top, false);
     const isWhole = session.vit === null || session.state.removedPatches.length === 0;
-    write(isWhole ? CARD.input : CARD.removed, MARGIN, top + PICTURE + 32, "20px", COLORS.soft);
+    write(isWhole ? text("card.input") : text("card.removed"), MARGIN, top + PICTURE + 32, "20px", COLORS.soft);
     const hasMap = session.vit !== null && session.results.vit?.attention !== undefined;
     if (hasMap) {
       this.#paintInput(context, MARGIN + PICTURE + 24, top, true);
-      write(CARD.attention, MARGIN + PICTURE + 24, top + PICTURE + 32, "20px", COLORS.soft);
+      write(text("card.attention"), MARGIN + PICTURE + 24, top + PICTURE + 32, "20px", COLORS.soft);
     }
     const left = MARGIN + (hasMap ? 2 : 1) * (PICTURE + 24) + 24;
     session.predictions().forEach(({ name, kind, probabilities, unlike }, i) => {
@@ -84,11 +85,11 @@ export class ShareCard {
       write(name, left, y + 22, "22px", COLORS[kind]);
       write(label, left, y + 104, `600 ${label.length > 2 ? 44 : 88}px`, COLORS[kind]);
       write(percent(probabilities[best]), left + (label.length > 2 ? 0 : 76), y + (label.length > 2 ? 140 : 104), "28px", COLORS.ink);
-      if (unlike) write(CARD.unlike, left, y + 140, "18px", COLORS.soft);
+      if (unlike) write(text("card.unlike"), left, y + 140, "18px", COLORS.soft);
     });
     context.fillStyle = COLORS.line;
     context.fillRect(MARGIN, HEIGHT - 76, WIDTH - 2 * MARGIN, 1);
-    write(CARD.footer, MARGIN, HEIGHT - 38, "20px", COLORS.soft);
+    write(text("card.footer"), MARGIN, HEIGHT - 38, "20px", COLORS.soft);
     return canvas;
   }
 

@@ -5,7 +5,7 @@ const sized = (/** @type {string} */ size, /** @type {boolean} */ isSquare) => `
 const pixels = (/** @type {number} */ by) => (by === 1 ? "ein Pixel" : `${by} Pixel`);
 const sentences = (/** @type {(string | false)[]} */ ...parts) => parts.filter(Boolean).join(" ");
 
-/** @type {import("../texts.js").Texts} */
+/** @type {import("../texts.js").MainTexts} */
 export default {
   "page.title": "vitreous: ein Vision Transformer zum Hineinsehen",
   "page.skip": "Zur Eingabe springen",
@@ -29,6 +29,8 @@ export default {
   "draw.open": "Öffnen…",
   "draw.file": "Ein Bild zum Öffnen",
   "draw.keep": "behalten",
+  "draw.invite": "Zeichne eine Ziffer.",
+  "draw.over": "Zeichne darüber.",
   "photo.title": "Bild",
   "photo.help": "Du kannst ein Bild auch einfügen oder hierher ziehen.",
   "photo.open": "Öffne ein Bild.",
@@ -61,7 +63,7 @@ export default {
 
   // how the input comes about
   "steps.yours": "deins",
-  "steps.fit20": "auf\u00a020\u00a0×\u00a020",
+  "steps.fit20": "20\u00a0×\u00a020",
   "steps.centred": "zentriert",
   "steps.crop": "beschnitten",
   "steps.letterbox": "eingepasst",
@@ -150,6 +152,11 @@ export default {
   "unlike.named": (name) => `Anders als die Bilder, mit denen ${name} trainiert wurde: Traue seiner Vorhersage nicht.`,
   "unlike.all": "Anders als die Bilder, mit denen sie trainiert wurden: Traue diesen Vorhersagen nicht.",
   "unlike.one": "Anders als die Bilder, mit denen es trainiert wurde: Traue dieser Vorhersage nicht.",
+  "disagreement.predicts": (name, label, share) => `${name} sagt ${label} vorher (${share})`,
+  "disagreement.models": (one, other) => `Die Modelle sind sich uneinig: ${one}, ${other}.`,
+  "disagreement.both": "Beide sind sich sicher, und mindestens eines irrt.",
+  "disagreement.one": (name) => `Nur ${name} ist sich sicher.`,
+  "disagreement.neither": "Keines ist sich sicher.",
   "removed.title": "Entfernt",
   "removed.head": (layer, head) => `Kopf ${head} von Schicht ${layer}`,
   "removed.restore": (name) => `${name} zurückholen`,
@@ -314,9 +321,27 @@ export default {
   "footer.model": (name, parameters, accuracy) => `${name}: ${parameters} Parameter${accuracy && `, ${accuracy} Genauigkeit auf seinem Testsatz`}.`,
   "footer.otherClasses": (vit, names) => `Nicht gezeigt, weil die Klassen andere sind als bei ${vit}: ${names}.`,
   "footer.otherImages": (name, images) => `${name} wird nicht gezeigt: Es nimmt ${images}.`,
+  "footer.train": "Trainiere eines in diesem Tab",
   "images.digits": (size) => `Ziffern von ${size} Pixeln`,
   "images.gray": (size, fit) => `graue Bilder von ${size} Pixeln${fit && ` (${fit})`}`,
   "images.colour": (size, fit) => `farbige Bilder von ${size} Pixeln${fit && ` (${fit})`}`,
+
+  // loading, and what can go wrong
+  "hide.unknown": (unknown, known) => `?hide= kennt keinen Teil namens ${unknown}. Es gibt: ${known}.`,
+  "engine.inBrowser": "Die Modelle laufen in deinem Browser: Was du zeichnest oder öffnest, bleibt auf deinem Computer.",
+  "engine.onServer": "Die Modelle laufen auf diesem Server.",
+  "engine.list": "Lade die Liste der Modelle …",
+  "engine.starting": "Starte das Modell …",
+  "engine.loading": (loaded, total) => `Lade die Modelle und ihre Laufzeitumgebung: ${loaded}${total && ` von ${total}`}`,
+  "engine.notStarted": "Die Modelle ließen sich in diesem Browser nicht starten; versuche einen neueren.",
+  "engine.notRun": (error) => `Das Modell konnte in diesem Browser nicht laufen (${error}).`,
+  "engine.noModels": "Hier gibt es keine Modelle.",
+  "engine.noFile": (address) => `Die Datei ${address} fehlt neben dieser Seite.`,
+  "engine.busy": "Der Server ist ausgelastet; die nächste Änderung versucht es wieder.",
+  "engine.silent": "Der Server antwortet nicht. Läuft `vitreous serve` noch?",
+  "engine.signedOut": "Du bist abgemeldet; lade diese Seite neu, um dich wieder anzumelden.",
+  "engine.status": (status, detail) => `Der Server hat mit ${status} geantwortet${detail ? `: ${detail}` : "."}`,
+  "error.unexpected": "Auf dieser Seite ist etwas schiefgegangen; lade sie neu. Alle Einstellungen stehen in der Adresse.",
 
   // the tour
   "tour.end": "Ende",

@@ -5,7 +5,7 @@ const sized = (/** @type {string} */ size, /** @type {boolean} */ isSquare) => `
 const pixels = (/** @type {number} */ by) => (by === 1 ? "un píxel" : `${by} píxeles`);
 const sentences = (/** @type {(string | false)[]} */ ...parts) => parts.filter(Boolean).join(" ");
 
-/** @type {import("../texts.js").Texts} */
+/** @type {import("../texts.js").MainTexts} */
 export default {
   "page.title": "vitreous: un Vision Transformer transparente",
   "page.skip": "Ir a la entrada",
@@ -29,6 +29,8 @@ export default {
   "draw.open": "Abrir…",
   "draw.file": "Una imagen para abrir",
   "draw.keep": "dejar",
+  "draw.invite": "Dibuja una cifra.",
+  "draw.over": "Dibuja encima.",
   "photo.title": "Imagen",
   "photo.help": "También puedes pegar o arrastrar una imagen.",
   "photo.open": "Abre una imagen.",
@@ -150,6 +152,11 @@ export default {
   "unlike.named": (name) => `Distinta de las imágenes con que se entrenó ${name}: no te fíes de su predicción.`,
   "unlike.all": "Distinta de las imágenes con que se entrenaron: no te fíes de estas predicciones.",
   "unlike.one": "Distinta de las imágenes con que se entrenó: no te fíes de esta predicción.",
+  "disagreement.predicts": (name, label, share) => `${name} predice ${label} (${share})`,
+  "disagreement.models": (one, other) => `Los modelos no coinciden: ${one}, ${other}.`,
+  "disagreement.both": "Los dos están seguros, y al menos uno se equivoca.",
+  "disagreement.one": (name) => `Solo ${name} está seguro.`,
+  "disagreement.neither": "Ninguno está seguro.",
   "removed.title": "Quitado",
   "removed.head": (layer, head) => `cabeza ${head} de la capa ${layer}`,
   "removed.restore": (name) => `Devolver ${name}`,
@@ -314,9 +321,27 @@ export default {
   "footer.model": (name, parameters, accuracy) => `${name}: ${parameters} parámetros${accuracy && `, ${accuracy} de aciertos en su conjunto de prueba`}.`,
   "footer.otherClasses": (vit, names) => `No se muestran, porque sus clases no son las de ${vit}: ${names}.`,
   "footer.otherImages": (name, images) => `${name} no se muestra: recibe ${images}.`,
+  "footer.train": "Entrena uno en esta pestaña",
   "images.digits": (size) => `cifras de ${size} píxeles`,
   "images.gray": (size, fit) => `imágenes grises de ${size} píxeles${fit && ` (${fit})`}`,
   "images.colour": (size, fit) => `imágenes en color de ${size} píxeles${fit && ` (${fit})`}`,
+
+  // loading, and what can go wrong
+  "hide.unknown": (unknown, known) => `?hide= no conoce ninguna parte llamada ${unknown}. Hay: ${known}.`,
+  "engine.inBrowser": "Los modelos se ejecutan en tu navegador: lo que dibujas o abres se queda en tu ordenador.",
+  "engine.onServer": "Los modelos se ejecutan en este servidor.",
+  "engine.list": "Cargando la lista de modelos…",
+  "engine.starting": "Iniciando el modelo…",
+  "engine.loading": (loaded, total) => `Cargando los modelos y su entorno de ejecución: ${loaded}${total && ` de ${total}`}`,
+  "engine.notStarted": "No se pudieron iniciar los modelos en este navegador; prueba uno más nuevo.",
+  "engine.notRun": (error) => `El modelo no pudo ejecutarse en este navegador (${error}).`,
+  "engine.noModels": "Aquí no hay modelos.",
+  "engine.noFile": (address) => `Falta el archivo ${address} junto a esta página.`,
+  "engine.busy": "El servidor está ocupado; el próximo cambio lo intentará de nuevo.",
+  "engine.silent": "El servidor no responde. ¿Sigue en marcha `vitreous serve`?",
+  "engine.signedOut": "Se ha cerrado tu sesión; recarga esta página para iniciarla de nuevo.",
+  "engine.status": (status, detail) => `El servidor respondió con ${status}${detail ? `: ${detail}` : "."}`,
+  "error.unexpected": "Algo salió mal en esta página; prueba a recargarla. Todos los ajustes están en la dirección.",
 
   // the tour
   "tour.end": "Salir",

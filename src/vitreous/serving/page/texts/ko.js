@@ -4,7 +4,7 @@ const gray = (/** @type {boolean} */ is) => (is ? ", 회색조로" : "");
 const sized = (/** @type {string} */ size, /** @type {boolean} */ isSquare) => `${size} 픽셀${isSquare ? "" : " (높이 × 너비)"}`;
 const sentences = (/** @type {(string | false)[]} */ ...parts) => parts.filter(Boolean).join(" ");
 
-/** @type {import("../texts.js").Texts} */
+/** @type {import("../texts.js").MainTexts} */
 export default {
   "page.title": "vitreous: 속이 보이는 Vision Transformer",
   "page.skip": "입력으로 건너뛰기",
@@ -28,6 +28,8 @@ export default {
   "draw.open": "열기…",
   "draw.file": "열 그림",
   "draw.keep": "남기기",
+  "draw.invite": "숫자를 그려 보세요.",
+  "draw.over": "위에 그려 보세요.",
   "photo.title": "이미지",
   "photo.help": "그림을 붙여넣거나 끌어다 놓을 수도 있습니다.",
   "photo.open": "이미지를 여세요.",
@@ -149,6 +151,11 @@ export default {
   "unlike.named": (name) => `${name}이 학습한 이미지와 다릅니다. 그 예측을 믿지 마세요.`,
   "unlike.all": "학습한 이미지와 다릅니다. 이 예측들을 믿지 마세요.",
   "unlike.one": "학습한 이미지와 다릅니다. 이 예측을 믿지 마세요.",
+  "disagreement.predicts": (name, label, share) => `${name}의 예측은 ${label} (${share})`,
+  "disagreement.models": (one, other) => `두 모델의 예측이 다릅니다: ${one}, ${other}.`,
+  "disagreement.both": "둘 다 확신하지만 적어도 하나는 틀렸습니다.",
+  "disagreement.one": (name) => `${name}만 확신합니다.`,
+  "disagreement.neither": "둘 다 확신하지 못합니다.",
   "removed.title": "제거됨",
   "removed.head": (layer, head) => `${layer}층 헤드 ${head}`,
   "removed.restore": (name) => `${name} 되살리기`,
@@ -313,9 +320,27 @@ export default {
   "footer.model": (name, parameters, accuracy) => `${name}: 매개변수 ${parameters}개${accuracy && `, 시험 세트 정답률 ${accuracy}`}.`,
   "footer.otherClasses": (vit, names) => `클래스가 ${vit}와 달라 보이지 않음: ${names}.`,
   "footer.otherImages": (name, images) => `${name}은 보이지 않습니다. 받는 것: ${images}.`,
+  "footer.train": "이 탭에서 직접 학습시켜 보기",
   "images.digits": (size) => `${size} 픽셀의 숫자`,
   "images.gray": (size, fit) => `${size} 픽셀의 회색조 이미지${fit && ` (${fit})`}`,
   "images.colour": (size, fit) => `${size} 픽셀의 컬러 이미지${fit && ` (${fit})`}`,
+
+  // loading, and what can go wrong
+  "hide.unknown": (unknown, known) => `?hide=에 없는 부분입니다: ${unknown}. 쓸 수 있는 이름: ${known}.`,
+  "engine.inBrowser": "모델은 브라우저에서 실행됩니다. 그리거나 연 것은 이 컴퓨터에만 있습니다.",
+  "engine.onServer": "모델은 이 서버에서 실행됩니다.",
+  "engine.list": "모델 목록을 불러오는 중…",
+  "engine.starting": "모델을 시작하는 중…",
+  "engine.loading": (loaded, total) => `모델과 실행 환경을 불러오는 중: ${loaded}${total && ` / ${total}`}`,
+  "engine.notStarted": "이 브라우저에서는 모델을 시작할 수 없습니다. 더 새로운 브라우저를 써 보세요.",
+  "engine.notRun": (error) => `이 브라우저에서 모델을 실행하지 못했습니다(${error}).`,
+  "engine.noModels": "여기에는 모델이 없습니다.",
+  "engine.noFile": (address) => `이 페이지 옆에 파일이 없습니다: ${address}.`,
+  "engine.busy": "서버가 바쁩니다. 다음에 바꿀 때 다시 시도합니다.",
+  "engine.silent": "서버가 응답하지 않습니다. `vitreous serve`가 아직 실행 중인가요?",
+  "engine.signedOut": "로그아웃되었습니다. 다시 로그인하려면 페이지를 새로 고치세요.",
+  "engine.status": (status, detail) => `서버 응답: ${status}${detail ? `: ${detail}` : "."}`,
+  "error.unexpected": "이 페이지에 문제가 생겼습니다. 새로 고쳐 보세요. 모든 설정은 주소에 저장되어 있습니다.",
 
   // the tour
   "tour.end": "끝내기",

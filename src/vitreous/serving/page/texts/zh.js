@@ -4,7 +4,7 @@ const gray = (/** @type {boolean} */ is) => (is ? "，转为灰度" : "");
 const sized = (/** @type {string} */ size, /** @type {boolean} */ isSquare) => `${size} 像素${isSquare ? "" : "（高 × 宽）"}`;
 const sentences = (/** @type {(string | false)[]} */ ...parts) => parts.filter(Boolean).join("");
 
-/** @type {import("../texts.js").Texts} */
+/** @type {import("../texts.js").MainTexts} */
 export default {
   "page.title": "vitreous：看得透的 Vision Transformer",
   "page.skip": "跳到输入区",
@@ -28,6 +28,8 @@ export default {
   "draw.open": "打开…",
   "draw.file": "要打开的图片",
   "draw.keep": "保留底图",
+  "draw.invite": "画一个数字。",
+  "draw.over": "在上面画。",
   "photo.title": "图像",
   "photo.help": "也可以粘贴或拖入图片。",
   "photo.open": "打开一张图像。",
@@ -149,6 +151,11 @@ export default {
   "unlike.named": (name) => `与 ${name} 的训练图像不像：不要相信它的预测。`,
   "unlike.all": "与它们的训练图像不像：不要相信这些预测。",
   "unlike.one": "与它的训练图像不像：不要相信这个预测。",
+  "disagreement.predicts": (name, label, share) => `${name} 预测 ${label}（${share}）`,
+  "disagreement.models": (one, other) => `两个模型意见不一：${one}，${other}。`,
+  "disagreement.both": "两个都很有把握，至少有一个是错的。",
+  "disagreement.one": (name) => `只有 ${name} 有把握。`,
+  "disagreement.neither": "两个都没有把握。",
   "removed.title": "已移除",
   "removed.head": (layer, head) => `第 ${layer} 层第 ${head} 头`,
   "removed.restore": (name) => `恢复${name}`,
@@ -313,9 +320,27 @@ export default {
   "footer.model": (name, parameters, accuracy) => `${name}：${parameters} 个参数${accuracy && `，测试集正确率 ${accuracy}`}。`,
   "footer.otherClasses": (vit, names) => `以下模型的类别与 ${vit} 不同，未显示：${names}。`,
   "footer.otherImages": (name, images) => `${name} 未显示：它接收${images}。`,
+  "footer.train": "在此标签页中训练一个",
   "images.digits": (size) => `${size} 像素的数字`,
   "images.gray": (size, fit) => `${size} 像素的灰度图像${fit && `（${fit}）`}`,
   "images.colour": (size, fit) => `${size} 像素的彩色图像${fit && `（${fit}）`}`,
+
+  // loading, and what can go wrong
+  "hide.unknown": (unknown, known) => `?hide= 没有名为 ${unknown} 的部分。可用的有：${known}。`,
+  "engine.inBrowser": "模型在你的浏览器中运行：你画的或打开的内容都留在你的电脑上。",
+  "engine.onServer": "模型在此服务器上运行。",
+  "engine.list": "正在加载模型列表…",
+  "engine.starting": "正在启动模型…",
+  "engine.loading": (loaded, total) => `正在加载模型及其运行环境：${loaded}${total && ` / ${total}`}`,
+  "engine.notStarted": "模型无法在此浏览器中启动，请换用更新的浏览器。",
+  "engine.notRun": (error) => `模型无法在此浏览器中运行（${error}）。`,
+  "engine.noModels": "这里没有模型。",
+  "engine.noFile": (address) => `本页旁边缺少文件 ${address}。`,
+  "engine.busy": "服务器正忙；下次更改时会再试。",
+  "engine.silent": "服务器没有响应。`vitreous serve` 还在运行吗？",
+  "engine.signedOut": "你已退出登录；请重新加载本页以再次登录。",
+  "engine.status": (status, detail) => `服务器返回 ${status}${detail ? `：${detail}` : "。"}`,
+  "error.unexpected": "本页出了问题，请重新加载。所有设置都保存在地址里。",
 
   // the tour
   "tour.end": "结束",

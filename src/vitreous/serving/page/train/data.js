@@ -6,7 +6,7 @@
  */
 
 import { contextOf, make } from "../dom.js";
-import { TEXTS } from "./texts.js";
+import { text } from "../texts.js";
 
 /** @returns {Promise<{ digits: Digits, about: Description }>} */
 export async function loadDigits() {
@@ -21,7 +21,7 @@ export async function loadDigits() {
 /** @param {string} address */
 async function fetchFile(address) {
   const response = await fetch(address).catch(() => null);
-  if (!response?.ok) throw new Error(TEXTS.noDigits);
+  if (!response?.ok) throw new Error(text("train.noDigits"));
   return response;
 }
 

@@ -7,10 +7,10 @@
 
 import { amountColor, COLOR_OPACITY, css, signedColor } from "../colors.js";
 import { canvasOf, contextOf, make, resize, setAttributes, setText } from "../dom.js";
+import { text } from "../texts.js";
 import { argmax, range } from "../vit-maths.js";
-import { percent } from "../words.js";
+import { percent, signed } from "../words.js";
 import { CLASSES, SIDE } from "./trainer.js";
-import { fill, TEXTS } from "./texts.js";
 
 const NS = "http://www.w3.org/2000/svg";
 const [HEIGHT, LEFT, RIGHT, TOP, BOTTOM] = [240, 32, 44, 12, 24];
@@ -18,11 +18,11 @@ const MOST_LOSS = 2.4;
 const MOST_POINTS = 400; // then every second one is dropped
 const SCALE = 6; // screen pixels per pixel of a digit
 
-/** @param {string} tag @param {import("../dom.js").Attributes} attributes @param {string} [text] */
-function svg(tag, attributes, text = "") {
+/** @param {string} tag @param {import("../dom.js").Attributes} attributes @param {string} [words] */
+function svg(tag, attributes, words = "") {
   const element = document.createElementNS(NS, tag);
   setAttributes(element, attributes);
-  element.textContent = text;
+  element.textContent = words;
   return element;
 }
 
@@ -58,14 +58,14 @@ export class Curves {
       return [
         svg("line", { class: "grid", ...across, y1: y, y2: y }),
         svg("text", { class: "tick accuracy", x: width - RIGHT + 6, y: y + 4 }, `${100 * share} %`),
-        svg("text", { class: "tick", x: LEFT - 6, y: y + 4, "text-anchor": "end" }, (MOST_LOSS * share).toFixed(1)),
+        svg("text", { class: "tick", x: LEFT - 6, y: y + 4, "text-anchor": "end" }, signed(MOST_LOSS * share, 1)),
       ];
     });
     const chance = yOf(Math.log(CLASSES) / MOST_LOSS);
     this.#picture.replaceChildren(
       ...ticks,
       svg("line", { class: "chance", ...across, y1: chance, y2: chance }),
-      svg("text", { class: "tick", x: width - RIGHT - 4, y: chance + 14, "text-anchor": "end" }, TEXTS.chance),
+      svg("text", { class: "tick", x: width - RIGHT - 4, y: chance + 14, "text-anchor": "end" }, text("train.chance")),
       ...this.#times,
       this.#lines.loss,
       this.#lines.accuracy,
@@ -98,14 +98,14 @@ export class Curves {
       points.map(([at, share]) => `${xOf(at).toFixed(1)},${yOf(Math.min(1.04, share)).toFixed(1)}`).join(" ");
     setAttributes(this.#lines.loss, { points: line(this.#losses) });
     setAttributes(this.#lines.accuracy, { points: line(this.#accuracies) });
-    this.#times.forEach((text, i) => {
+    this.#times.forEach((tick, i) => {
       const at = (end * i) / 4;
-      setAttributes(text, { x: xOf(at) });
-      text.textContent = `${at} ${TEXTS.second}`;
+      setAttributes(tick, { x: xOf(at) });
+      tick.textContent = text("train.second", at);
     });
-    const values = { seconds: seconds.toFixed(0), loss: loss?.toFixed(2) ?? TEXTS.none };
     const last = this.#accuracies.at(-1)?.[1];
-    const label = fill(TEXTS.curveAlt, { ...values, accuracy: last === undefined ? TEXTS.none : percent(last) });
+    const [lossText, accuracy] = [loss === null ? text("train.none") : signed(loss), last === undefined ? text("train.none") : percent(last)];
+    const label = text("train.curveAlt", seconds.toFixed(0), lossText, accuracy);
     setAttributes(this.#picture, { "aria-label": label });
   }
 }
@@ -136,8 +136,7 @@ export class Watched {
     this.maps.forEach((canvas, head) => {
       paintAttention(canvas, this.base, attention.subarray(head * patches, (head + 1) * patches), patch);
     });
-    const values = { label: this.label, prediction: best, probability: percent(probabilities[best]) };
-    setText(this.#caption, fill(TEXTS.watchedAlt, values));
+    setText(this.#caption, text("train.watchedAlt", this.label, best, percent(probabilities[best])));
     this.element.classList.toggle("correct", best === this.label);
   }
 }

@@ -9,12 +9,12 @@
 import { byId, canvasOf, make, makeButton, onClick, setAttributes, setText } from "../dom.js";
 import { DrawingPad } from "../draw.js";
 import { normalise, SIDE } from "../normalise.js";
+import { loadTexts, localised, text } from "../texts.js";
 import { toggleTheme } from "../theme.js";
 import { argmax, range } from "../vit-maths.js";
-import { percent, thousands } from "../words.js";
+import { percent, signed, thousands } from "../words.js";
 import { loadDigits } from "./data.js";
 import { Curves, paintPositions, Watched } from "./figures.js";
-import { fill, TEXTS } from "./texts.js";
 import { CLASSES, COPIES } from "./trainer.js";
 
 const HEADS = 2;
@@ -42,14 +42,11 @@ class TrainPage {
   #pace = [];
 
   async start() {
-    for (const element of document.querySelectorAll("[data-text]")) {
-      element.textContent = TEXTS[/** @type {keyof typeof TEXTS} */ (element.getAttribute("data-text"))];
-    }
     this.#listen();
     try {
       const { digits, about } = await loadDigits();
       this.#about = about;
-      setText("intro", TEXTS.loading);
+      setText("intro", text("train.loading"));
       setText("credit", about.credit);
       this.#watched = range(WATCHED).map((i) => new Watched(digits.validation[i], digits.validationLabels[i], HEADS));
       byId("watched").replaceChildren(...this.#watched.map(({ element }) => element));
@@ -82,7 +79,7 @@ class TrainPage {
       });
     }
     const rate = byId("rate", HTMLInputElement);
-    const showRate = () => setText("rate-value", String(Number(this.#rate.toPrecision(1))));
+    const showRate = () => setText("rate-value", localised(String(Number(this.#rate.toPrecision(1)))));
     rate.addEventListener("input", () => {
       showRate();
       this.#send({ rate: this.#rate });
@@ -90,11 +87,11 @@ class TrainPage {
     showRate();
     byId("labels").replaceChildren(
       ...range(CLASSES).map((label) =>
-        makeButton({ "aria-label": fill(TEXTS.addAs, { label }) }, () => this.#add(label), String(label)),
+        makeButton({ "aria-label": text("train.addAs", label) }, () => this.#add(label), String(label)),
       ),
     );
     this.#worker.addEventListener("message", ({ data }) => this.#paint(data));
-    this.#worker.addEventListener("error", () => setText("error", TEXTS.noWorker));
+    this.#worker.addEventListener("error", () => setText("error", text("train.noWorker")));
   }
 
   /** @param {boolean} running */
@@ -104,7 +101,7 @@ class TrainPage {
     this.#pace = [];
     this.#send({ run: running });
     this.#showState();
-    setText("status", running ? TEXTS.running : fill(TEXTS.paused, { seconds: this.#report.seconds.toFixed(0), accuracy: this.#accuracyText }));
+    setText("status", running ? text("train.running") : text("train.paused", this.#report.seconds.toFixed(0), this.#accuracyText));
   }
 
   #reset() {
@@ -114,7 +111,7 @@ class TrainPage {
     const seed = 1 + (Date.now() % 9973);
     this.#send({ reset: { patch: this.#patch, broken: this.#broken, seed }, own: this.#own });
     this.#showState();
-    if (this.#report !== null) setText("status", TEXTS.cleared);
+    if (this.#report !== null) setText("status", text("train.cleared"));
   }
 
   /** @param {boolean} broken */
@@ -125,15 +122,15 @@ class TrainPage {
   }
 
   get #accuracyText() {
-    return this.#accuracy === null ? TEXTS.none : percent(this.#accuracy);
+    return this.#accuracy === null ? text("train.none") : percent(this.#accuracy);
   }
 
   #showState() {
-    setText("run", this.#running ? TEXTS.pause : (this.#report?.steps ?? 0) > 0 ? TEXTS.resume : TEXTS.start);
+    setText("run", this.#running ? text("train.pause") : (this.#report?.steps ?? 0) > 0 ? text("train.resume") : text("train.start"));
     setAttributes(byId("broken"), { "aria-checked": String(this.#broken) });
-    setText("broken-note", this.#broken ? TEXTS.brokenOn : TEXTS.brokenOff);
+    setText("broken-note", this.#broken ? text("train.brokenOn") : text("train.brokenOff"));
     document.documentElement.classList.toggle("is-broken", this.#broken);
-    setText("watched-caption", this.#broken ? TEXTS.watchedBroken : TEXTS.watchedCaption);
+    setText("watched-caption", this.#broken ? text("train.watchedBroken") : text("train.watchedCaption"));
     for (const button of document.querySelectorAll("#patch button")) {
       const chosen = Number(button.getAttribute("data-patch")) === this.#patch;
       setAttributes(button, { "aria-pressed": String(chosen) });
@@ -148,18 +145,18 @@ class TrainPage {
     const { about } = this;
     if (about !== null) {
       const { name, train, validation } = about;
-      setText("intro", fill(TEXTS.intro, { parameters: thousands(report.parameters), train: thousands(train * CLASSES), name }));
-      setText("curve-caption", fill(TEXTS.curveCaption, { validation: validation * CLASSES }));
+      setText("intro", text("train.intro", thousands(report.parameters), thousands(train * CLASSES), name));
+      setText("curve-caption", text("train.curveCaption", validation * CLASSES));
     }
     this.#curves.paint({ ...report, accuracy: report.steps === 0 ? null : report.accuracy });
     setText("figure-accuracy", this.#accuracyText);
-    setText("figure-loss", report.loss?.toFixed(2) ?? TEXTS.none);
+    setText("figure-loss", report.loss === null ? text("train.none") : signed(report.loss));
     setText("figure-seconds", report.seconds.toFixed(0));
     setText("figure-speed", this.#speed(report));
     this.#watched.forEach((watched, i) => watched.paint(report.watched[i], report.patch));
     paintPositions(byId("positions", HTMLCanvasElement), report.positions);
     this.#bars.paint(report.drawing);
-    const note = report.drawing === null ? TEXTS.noDrawing : report.steps === 0 ? TEXTS.untrained : "";
+    const note = report.drawing === null ? text("train.noDrawing") : report.steps === 0 ? text("train.untrained") : "";
     setText("prediction-note", note);
     this.#showState();
     const status = this.#running ? "running" : "paused";
@@ -174,7 +171,7 @@ class TrainPage {
   #speed({ images, seconds }) {
     this.#pace = [...this.#pace.filter(([, at]) => seconds - at < 5), [images, seconds]];
     const [firstImages, firstSeconds] = this.#pace[0];
-    if (!this.#running || seconds === firstSeconds) return TEXTS.none;
+    if (!this.#running || seconds === firstSeconds) return text("train.none");
     return thousands(Math.round((images - firstImages) / (seconds - firstSeconds)));
   }
 
@@ -194,7 +191,7 @@ class TrainPage {
   /** @param {number} label */
   #add(label) {
     const pixels = this.#pixels();
-    setText("own-note", pixels === null ? TEXTS.nothingDrawn : fill(TEXTS.added, { label }));
+    setText("own-note", pixels === null ? text("train.nothingDrawn") : text("train.added", label));
     if (pixels === null) return;
     this.#own = [...this.#own, { pixels, label }];
     this.#showOwn();
@@ -209,7 +206,7 @@ class TrainPage {
           this.#showOwn();
         };
         const picture = canvasOf({ values: own.pixels, channels: 1, height: SIDE, width: SIDE });
-        const label = fill(TEXTS.remove, { label: own.label });
+        const label = text("train.remove", own.label);
         return makeButton({ class: "own", "aria-label": label, title: label }, remove, picture, String(own.label));
       }),
     );
@@ -234,7 +231,7 @@ class PredictionBars {
   /** @param {Glance | null} glance */
   paint(glance) {
     const best = glance === null ? -1 : argmax(glance.probabilities);
-    setText(this.#best, glance === null ? TEXTS.none : String(best));
+    setText(this.#best, glance === null ? text("train.none") : String(best));
     this.#rows.forEach(({ bar, value, row }, label) => {
       const share = glance?.probabilities[label] ?? 0;
       bar.style.transform = `scaleX(${share})`;
@@ -244,5 +241,6 @@ class PredictionBars {
   }
 }
 
-setText("draw-help", fill(TEXTS.draw, { copies: COPIES }));
+await loadTexts("train");
+setText("draw-help", text("train.draw", COPIES));
 void new TrainPage().start();
