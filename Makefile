@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test test-package test-page test-slow attacks fresh check check-page setup clean help
+.PHONY: docs demo test test-package test-page test-slow attacks fresh check check-page setup clean help
 
 help:
 	@echo "make demo       train a ViT and a CNN on MNIST and write the comparison (about 4 minutes on two cores)"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-slow  the tests that take minutes each"
 	@echo "make fresh      make demo and make test on a bare Debian in a folder (needs root; one of them: ONLY=demo)"
 	@echo "make attacks    hostile inputs, damage and kills; rewrites the table of docs/reliability.md (at most 15 minutes)"
+	@echo "make docs       build the documentation site into build/docs, without network"
 	@echo "make check      ruff and mypy; make check-page: the page's JavaScript (needs npm)"
 	@echo "make clean      remove the environment and caches (runs/ stays)"
 
@@ -29,6 +30,11 @@ $(VENV)/.base: pyproject.toml constraints.txt
 $(VENV)/.dev: $(VENV)/.base requirements-dev.txt
 	@echo "installing the test tools and the peers …"
 	@$(PIP) -r requirements-dev.txt
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.base requirements-docs.txt
+	@echo "installing what builds the documents …"
+	@$(PIP) -r requirements-docs.txt
 	@touch $@
 
 setup: $(VENV)/.base
@@ -59,6 +65,12 @@ fresh:
 
 attacks: $(VENV)/.dev
 	@$(BIN)/python -m attacks
+
+# a link to a page or heading that does not exist is a warning, and warnings are errors
+docs: $(VENV)/.docs
+	@$(BIN)/python docs/generate_reference.py
+	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+	@echo "build/docs/index.html"
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff check .

@@ -24,6 +24,8 @@ def multipart(*files: bytes, field: bytes = b"image", name: bytes = b"d.png") ->
     return b"".join(parts) + b"--" + _BOUNDARY + b"--\r\n"
 
 
+_TENSORS = b"Accept: application/x-safetensors\r\nAccept-Encoding: gzip\r\n"
+_URL_ENCODED = b"application/x-www-form-urlencoded"
 FORM = b"multipart/form-data; boundary=" + _BOUNDARY
 JSON = b"application/json"
 
@@ -105,6 +107,26 @@ def bodies() -> dict[str, Attack]:
             lambda: request(b'{"pixels": [[0]], "want": ["relevance", "relevance"], "patch_mask": [1]}', kind=JSON,
                             path=b"/v1/look"), 200, 422
         ),
+        "look, binary: pixels of another size": _of(
+            lambda: request(b'{"pixels": "AAAA", "want": ["attention", "qkv"]}', path=b"/v1/look", kind=JSON,
+                            extra=_TENSORS), 422
+        ),
+        "look, binary: not JSON": _of(
+            lambda: request(b"\x00" * 4096, path=b"/v1/look", kind=JSON, extra=_TENSORS), 400
+        ),
+        "look, binary: a file in that format": _of(
+            lambda: request(b"\xff" * 8 + b"{}", path=b"/v1/look", kind=b"application/x-safetensors", extra=_TENSORS),
+            415,
+        ),
+        "look, binary: a mask of 1,000,000": _of(
+            lambda: request(b'{"pixels": "", "token_mask": [' + b"1," * 999_999 + b"1]}", path=b"/v1/look", kind=JSON,
+                            extra=_TENSORS), 413, 422
+        ),
+        "a sign-in form where none is needed": _of(lambda: request(b"token=x", path=b"/", kind=_URL_ENCODED), 405),
+        "a sign-in form of 8 MB": _of(
+            lambda: request(b"token=" + b"%41" * 2_666_666, path=b"/", kind=_URL_ENCODED), 0, 405, 413
+        ),
+        "a sign-in form to the API": _of(lambda: request(b"token=x", path=b"/v1/look", kind=_URL_ENCODED), 415),
         "look: a long list of wants": _of(
             lambda: request(b'{"pixels": [[0]], "want": [' + b'"lens",' * 1_000_000 + b'"lens"]}', path=b"/v1/look",
                             kind=JSON), 200, 413, 422
@@ -165,6 +187,14 @@ def heads() -> dict[str, Attack]:
         "a space before the colon": _of(lambda: request(good, extra=b"X : a\r\n"), 0, 400),
         "a null byte": _of(lambda: request(good, extra=b"X: a\0b\r\n"), 0, 200, 400),
         "compressed": _of(lambda: request(good, extra=b"Content-Encoding: gzip\r\n"), 415),
+        "an Accept of 30,000 bytes": _of(lambda: request(good, extra=b"Accept: " + b"a/b;q=1," * 3750 + b"\r\n"), 200),
+        "an Accept-Encoding of 30,000 bytes": _of(
+            lambda: request(good, extra=b"Accept-Encoding: " + b"gzip;q=x," * 3333 + b"\r\n"), 200
+        ),
+        "a session that nobody signed": _of(
+            lambda: request(good, extra=b"Cookie: vitreous-00000000=9999999999." + b"0" * 64 + b"\r\n"), 200
+        ),
+        "two cookies": _of(lambda: request(good, extra=b"Cookie: a=b\r\nCookie: c=d\r\n"), 400),
         "expects a unicorn": _of(lambda: request(good, extra=b"Expect: unicorn\r\n"), 0, 200, 400, 417),
         "an upgrade to h2c": _of(
             lambda: request(good, extra=b"Connection: Upgrade\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"), 0, 200, 400

@@ -24,8 +24,8 @@ from vitreous.models.summary import count_flops
 #: preset → batch sizes
 CASES = {
     "vit": (32, 64, 128, 256, 512), "small": (32, 64, 128, 256), "mnist-fast": (64, 128, 256),
-    "mnist-vit": (64, 128, 256), "mnist-tiny": (128,), "mnist-best": (256,), "fashion-best": (128,),
-    "cifar-fast": (128,), "vit-ti16": (8, 32), "vit-b16": (8,),
+    "mnist-vit": (64, 128, 256), "mnist-tiny": (128,), "mnist-plain": (256,), "mnist-best": (256,),
+    "fashion-best": (128,), "cifar-fast": (128,), "vit-ti16": (8, 32), "vit-b16": (8,),
 }  # fmt: skip
 SECONDS_PER_TURN = 0.5
 

@@ -60,7 +60,7 @@ class Steps:
         self.config, dataset, preprocessing, resolved, _ = setup.prepare(config, "cpu", Group())
         self.stepper = Stepper(self.config, dataset, preprocessing, resolved, Group())
         self.batch_size = resolved.batch_size
-        self.steps = BatchSampler(len(dataset.train), self.batch_size, seed=0).steps(0, 10**9)
+        self.steps = BatchSampler.of(dataset.train, self.batch_size, seed=0).steps(0, 10**9)
 
     def seconds(self) -> float:
         """Return how long a step takes, the mean of four."""

@@ -50,6 +50,13 @@ def test_each_is_small_and_has_its_provenance(run):
     assert run.class_names == tuple("0123456789")
 
 
+def test_the_broken_one_is_small_and_has_its_provenance():
+    run = Run.open("bundled:broken")
+    assert (run.path / "model.safetensors").stat().st_size <= 300_000
+    assert run.record.provenance["command"].startswith("vitreous train post-vit")
+    assert run.config.model.fixes == ()  # as written
+
+
 def test_no_run_named_means_the_vit():
     assert open_run(None).path == BUNDLED / "vit"
     assert open_run(None).config.model.kind == "vit"

@@ -83,15 +83,17 @@ def require_packages(*packages: str, extra: str, needed_for: str) -> None:
 #: flag → argument of the Python functions; a value after it is kept where it is a number or quoted
 ARGUMENTS = {
     "--class": "target", "--data": "data", "--device": "device", "--epochs": "epochs", "--equal": "equal",
-    "--from": "weights", "--most": "most", "--num-classes": "num_classes", "--num-heads": "num_heads",
-    "--per-class": "per_class", "--pool": "pool", "--run": "run", "--seeds": "seeds",
+    "--from": "weights", "--jobs": "jobs", "--most": "most", "--num-classes": "num_classes",
+    "--num-heads": "num_heads", "--per-class": "per_class", "--pool": "pool", "--run": "run", "--seeds": "seeds",
     "--seconds": "budget_seconds", "--split": "split", "--test": "test_index", "--threads": "threads", "--to": "to",
 }  # fmt: skip
-SWITCHES = {"--approximate": "approximate", "--resume": "resume", "--skip-corrupt": "skip_corrupt"}
+SWITCHES = {
+    "--approximate": "approximate", "--quick": "quick", "--resume": "resume", "--skip-corrupt": "skip_corrupt",
+}  # fmt: skip
 #: flags of what only the command line does
 COMMAND_LINE_ONLY = {
     "--args", "--batch-size", "--find-lr", "--from-data", "--gpu-memory", "--gpu-tflops", "--host", "--input-shape",
-    "--no-auth", "--port", "--preset", "--processes", "--token-file", "--utilisation",
+    "--list", "--no-auth", "--port", "--preset", "--processes", "--shards", "--size", "--token-file", "--utilisation",
 }  # fmt: skip
 
 #: command → function

@@ -196,14 +196,31 @@ def most_threads() -> int:
     return max(256, 4 * available_cores())
 
 
-@functools.cache
+_freed_memory_is_returned = False
+
+
 def _keep_freed_memory() -> None:
     """Have glibc keep freed memory: a step's activations are as large as the last one's, and returning them to the
     system costs a page fault per 4 kB (a training step of the CNN took 172 instead of 197 ms of CPU time)."""
+    if not _freed_memory_is_returned:
+        _set_malloc(mmap_threshold=32 << 20, trim_threshold=2**31 - 1)
+
+
+def return_freed_memory() -> None:
+    """Have glibc return what is freed, for trainings that are to take little memory.
+
+    Where blocks are gathered and freed all the time, what is kept is so fragmented that a sharded ViT-B/16 took more
+    than a whole one (docs/scale.md).
+    """
+    global _freed_memory_is_returned
+    _freed_memory_is_returned = True
+    _set_malloc(mmap_threshold=1 << 16, trim_threshold=1 << 17)
+
+
+def _set_malloc(mmap_threshold: int, trim_threshold: int) -> None:
     if sys.platform == "linux" and hasattr(libc := ctypes.CDLL(None), "mallopt"):
-        mmap_threshold, trim_threshold = -3, -1  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD of malloc.h
-        libc.mallopt(mmap_threshold, 32 << 20)
-        libc.mallopt(trim_threshold, 2**31 - 1)
+        libc.mallopt(-3, mmap_threshold)  # M_MMAP_THRESHOLD of malloc.h
+        libc.mallopt(-1, trim_threshold)  # M_TRIM_THRESHOLD
 
 
 @functools.cache

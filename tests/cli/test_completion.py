@@ -78,6 +78,7 @@ CASES = {
     "vitreous train vit --set train.optimizer=": ["adamw", "sgd", "muon"],
     "vitreous train vit --set=train.optimizer=m": ["muon"],
     "vitreous export --to p": ["page"],
+    "vitreous study pos": ["positions"],
     "vitreous completion ": ["bash", "zsh", "fish"],
     "vitreous predict mi": [],  # files: bash's own completion
     "vitreous train vit --epochs ": [],

@@ -46,6 +46,11 @@ COMMANDS: dict[str, list[str]] = {
         "--epochs", "1", "--fewest-steps", "9", "--set", "model.depth=1", "--set", "train.threads=1",
         "-o", "transferred",
     ],
+    "study": [
+        "depth-width", "--quick", "--seeds", "1", "--jobs", "1", "--data", "digits", "-o", "studied",
+        *(word for setting in (*SETTINGS[1:], "data.train_per_class=3") for word in ("--set", setting)),
+    ],
+    "study list": ["--list"],
     "evaluate": ["--run", "runs/vit"],
     "calibrate": ["--run", "runs/vit"],
     "predict": ["digits/3.png", "digits/7.png", "--run", "runs/vit"],
@@ -60,6 +65,7 @@ COMMANDS: dict[str, list[str]] = {
     "data fetch": ["digits"],
     "data verify": ["mnist"],
     "data show": ["digits", "-o", "sheet.png"],
+    "data prepare": ["digits", "-o", "shards", "--shards", "3"],
     "data clean": [],
 }  # fmt: skip
 NO_RESULT = {
@@ -69,8 +75,8 @@ NO_RESULT = {
 #: What takes seconds is computed by the first test, and printed by all.
 SLOW = (
     "vitreous.training.loop.fit", "vitreous.studies.compare.compare", "vitreous.studies.compare.demo",
-    "vitreous.studies.transfer.transfer", "vitreous.evaluation.prediction.evaluate_run",
-    "vitreous.evaluation.calibration.calibrate_run",
+    "vitreous.studies.transfer.transfer", "vitreous.studies.study.run_study",
+    "vitreous.evaluation.prediction.evaluate_run", "vitreous.evaluation.calibration.calibrate_run",
     "vitreous.inspection.from_run.look_at_run", "vitreous.comparison.mistakes.find_mistakes",
     "vitreous.doctor.diagnose_target", "vitreous.hardware.describe_environment", "vitreous.checkpoints.convert.convert",
     "vitreous.export.onnx_files.export_onnx", "vitreous.serving.static_page.export_page",

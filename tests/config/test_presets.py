@@ -14,7 +14,8 @@ RECIPES = {
     "mnist-fast": (None, True),
     "mnist-vit": (200_000, False),
     "mnist-tiny": (50_000, True),
-    "mnist-best": (1_000_000, False),
+    "mnist-plain": (1_000_000, False),
+    "mnist-best": (1_000_000, True),
     "fashion-best": (2_000_000, True),
     "cifar-fast": (1_000_000, True),
 }

@@ -1,14 +1,15 @@
-"""Augmentation, a pure function of seed, epoch and image index; and the batch sampler."""
+"""Augmentation, a pure function of seed, epoch and image index."""
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from vitreous.config import AugmentConfig
-from vitreous.data.augment import augment, uniforms
-from vitreous.data.sampler import BatchSampler
+from vitreous.data.augment import _crops, augment, crop_and_resize, uniforms
 from vitreous.data.splitmix import splitmix64
 
-EVERYTHING = AugmentConfig(shift=2, rotate=15, scale=0.1, shear=5, elastic=1.5, erase=0.2, flip=True)
+EVERYTHING = AugmentConfig(shift=2, rotate=15, scale=0.1, shear=5, elastic=1.5, erase=0.2, flip=True, crop=0.4)
 
 
 def images(count=32, channels=1, height=28, width=28):
@@ -112,19 +113,33 @@ def test_elastic_changes_the_images_within_bounds():
     assert torch.isfinite(bent).all()
 
 
-def test_an_epoch_shows_every_image_at_most_once_and_ranks_share_each_batch():
-    sampler = BatchSampler(num_images=103, batch_size=10, seed=1)
-    shown = torch.cat([indices for _, epoch, indices in sampler.steps(0, 10) if epoch == 0])
-    assert len(shown) == 100
-    assert len(shown.unique()) == 100
-    ranks = [BatchSampler(103, 10, 1, rank, 2) for rank in (0, 1)]
-    for (_, _, batch), *shares in zip(sampler.steps(0, 25), *(rank.steps(0, 25) for rank in ranks), strict=True):
-        assert torch.equal(torch.cat([indices for _, _, indices in shares]), batch)
+def test_crops_are_those_of_pillow():
+    """Any place and size, enlarged and shrunk: bilinear with antialiasing."""
+    pixels = np.random.default_rng(0).uniform(0, 1, (2, 40, 52)).astype(np.float32)
+    crops = torch.tensor([[3, 5, 20.5, 30], [7.3, 2.1, 31.7, 49.9]])
+    for size in ((16, 16), (48, 9), (31, 64)):
+        ours = crop_and_resize(torch.from_numpy(pixels)[:, None], crops, size)[:, 0]
+        for image, (top, left, height, width), found in zip(pixels, crops.tolist(), ours, strict=True):
+            box = (left, top, left + width, top + height)
+            theirs = Image.fromarray(image).resize(size[::-1], Image.Resampling.BILINEAR, box=box)
+            np.testing.assert_allclose(found, np.asarray(theirs), atol=2e-5)
 
 
-def test_the_sampler_resumes_at_any_step():
-    sampler = BatchSampler(num_images=103, batch_size=10, seed=1)
-    steps = list(sampler.steps(0, 30))
-    rest = list(sampler.steps(17, 30))
-    assert all(torch.equal(a[2], b[2]) and a[:2] == b[:2] for a, b in zip(steps[17:], rest, strict=True))
-    assert not torch.equal(sampler.order(0), sampler.order(1))
+def test_crops_have_their_share_of_the_area_and_stay_inside():
+    random = uniforms(0, 0, torch.arange(2000), 4)
+    top, left, height, width = _crops(random, 0.2, torch.Size((48, 64))).T
+    shares = height * width / (48 * 64)
+    assert 0.15 < shares.min() < 0.25
+    assert 0.9 < shares.max() <= 1 + 1e-6
+    assert min(top.min(), left.min()) >= 0
+    assert (top + height).max() <= 48 + 1e-4
+    assert (left + width).max() <= 64 + 1e-4
+    assert 3 / 4 - 1e-4 <= (width / height).min() < 0.8
+    assert (width / height).max() <= 4 / 3 + 1e-4
+
+
+def test_crops_of_a_larger_image_have_the_size_of_the_model():
+    originals = torch.rand(8, 3, 40, 40)
+    cropped = augment(originals, torch.arange(8), AugmentConfig(crop=0.3, flip=True), 0, 0, (24, 20))
+    assert cropped.shape == (8, 3, 24, 20)
+    assert augment(originals, torch.arange(8), AugmentConfig(crop=0.3), 0, 0).shape == originals.shape

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -17,8 +16,9 @@ import torch
 from PIL import Image
 
 from vitreous.config import DataConfig
-from vitreous.data import prepare, prepared, workers
+from vitreous.data import prepare, prepared, prepared_cache, workers
 from vitreous.data.datasets import Dataset, load_dataset
+from vitreous.data.mapped import MappedRows
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.data.splits import Split
 from vitreous.errors import DataError
@@ -60,7 +60,8 @@ def assert_equal(first: Dataset, second: Dataset) -> None:
         np.testing.assert_array_equal(one, other)
     for name in ("train", "val", "test"):
         one, other = getattr(first, name), getattr(second, name)
-        assert (one.paths, one.digests, one.labels.tolist()) == (other.paths, other.digests, other.labels.tolist())
+        assert (one.paths, one.labels.tolist()) == (other.paths, other.labels.tolist())
+        assert np.array_equal(one.digests, other.digests)
     assert (first.class_names, first.checksums, first.fit) == (second.class_names, second.checksums, second.fit)
 
 
@@ -100,23 +101,24 @@ def test_a_run_finds_the_copy_that_training_made(photos: Path, monkeypatch: pyte
 
 def test_splits_are_rows_of_one_mapped_file(photos: Path) -> None:
     dataset = load(photos)
-    assert dataset.train.store.data_ptr() == dataset.test.store.data_ptr()
+    assert isinstance(dataset.train.store, MappedRows)
+    assert dataset.train.store is dataset.test.store
     indices = torch.tensor([3, 0, 5])
     assert torch.equal(dataset.train.batch(indices), dataset.train.images[indices])
     assert torch.equal(torch.cat(list(dataset.train.batches(4))), dataset.train.images)
     assert torch.equal(dataset.train.image(2), dataset.train.images[2])
-    before = everything(load(photos))
-    dataset.train.store[:] = 0  # of this process alone
-    for one, other in zip(before, everything(load(photos)), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert torch.equal(dataset.train.batch(indices.numpy()), dataset.train.images[indices])
+    with pytest.raises(IndexError):
+        dataset.train.store.read(np.array([len(dataset.train.store)]))
 
 
 def test_mean_and_std_are_those_of_the_training_images(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the sums in the copy: a start reads no pixels, so their pages stay out of memory."""
     Image.fromarray(np.full((30, 30), 9, np.uint8)).save(photos / "cat" / "0.png")  # gray, then colour
     load(photos, image_size=8)
-    monkeypatch.setattr(Split, "batch", None)
-    dataset = load(photos, image_size=8, train_per_class=5)
+    with monkeypatch.context() as patched:
+        patched.setattr(Split, "batch", None)
+        dataset = load(photos, image_size=8, train_per_class=5)
     pixels = dataset.train.images.numpy().transpose(1, 0, 2, 3).reshape(3, -1) / 255
     assert len(dataset.train) == 10
     assert dataset.mean == pytest.approx(pixels.mean(axis=1), abs=5.1e-5)
@@ -149,7 +151,7 @@ def test_gray_and_colour(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["content", "time", "name", "new", "gone", "class", "size", "fit", "channels"])
 def test_a_change_is_noticed(photos: Path, copies: Path, change: str) -> None:
     before = load(photos, image_size=10, fit="stretch")
-    (made,) = prepared.list_copies()
+    (made,) = prepared_cache.list_copies()
     file, options = photos / "cat" / "3.png", {"image_size": 10, "fit": "stretch"}
     stamp = file.stat()
     if change == "content":  # of the same size and time
@@ -170,7 +172,7 @@ def test_a_change_is_noticed(photos: Path, copies: Path, change: str) -> None:
     else:
         options |= {"size": {"image_size": 12}, "fit": {"fit": "crop"}, "channels": {"channels": 1}}[change]  # type: ignore[operator, arg-type]
     after = load(photos, **options)
-    assert len(prepared.list_copies()) == 2
+    assert len(prepared_cache.list_copies()) == 2
     assert made.folder.exists()
     if change == "content":
         assert before.checksums != after.checksums
@@ -181,16 +183,17 @@ def test_a_change_is_noticed(photos: Path, copies: Path, change: str) -> None:
 # --- damage, interruption, several processes ---------------------------------------------------------------------
 
 
-DAMAGED = ("pixel", "truncated", "record", "empty record", "a name", "a label")
-GONE = ("no pixels", "no rows", "no names", "no record")
+DAMAGED = ("no pixels", "no rows", "no names", "pixel", "truncated", "record", "empty record", "a name", "a label")
+GONE = ("no record",)
 
 
 @pytest.mark.parametrize("damage", [*DAMAGED, *GONE])
 def test_a_damaged_copy_is_made_again(photos: Path, damage: str) -> None:
     before = load(photos)
-    expected = everything(before)  # a mapped file that is damaged in place changes under its readers
-    (copy,) = prepared.list_copies()
-    pixels, record = copy.folder / prepared.PIXELS, copy.folder / prepared.CONTENT
+    # a mapped file that is damaged in place changes under its readers
+    expected, names_before = everything(before), tuple(before.train.paths)
+    (copy,) = prepared_cache.list_copies()
+    pixels, record = prepared.shard_file(copy.folder, 0, "pixels"), copy.folder / prepared.MANIFEST
     if damage == "pixel":
         data = bytearray(pixels.read_bytes())
         data[-100] ^= 1
@@ -204,18 +207,18 @@ def test_a_damaged_copy_is_made_again(photos: Path, damage: str) -> None:
     elif damage == "empty record":
         record.write_text("")
     elif damage == "a name":
-        names = copy.folder / prepared.NAMES
-        names.write_text(names.read_text().replace('"cat/3.png"', '"cat/4.png"'))
+        names = prepared.shard_file(copy.folder, 0, "names")
+        names.write_text(names.read_text().replace("cat/3.png", "cat/4.png"))
     elif damage == "a label":
-        rows = copy.folder / prepared.ROWS
-        rows.write_bytes(b"\1" + rows.read_bytes()[1:])
+        rows = prepared.shard_file(copy.folder, 0, "rows")
+        rows.write_bytes(rows.read_bytes()[:-1] + b"\1")
     else:
-        files = {"pixels": pixels, "rows": copy.folder / prepared.ROWS, "names": copy.folder / prepared.NAMES}
-        files.get(damage.removeprefix("no "), record).unlink()
+        part = damage.removeprefix("no ")
+        (record if part == "record" else prepared.shard_file(copy.folder, 0, part)).unlink()
     again = load(photos)
     for one, other in zip(expected, everything(again), strict=True):
         np.testing.assert_array_equal(one, other)
-    assert (again.train.paths, again.test.sha256) == (before.train.paths, before.test.sha256)
+    assert (again.train.paths, again.test.sha256) == (names_before, before.test.sha256)
     noted = "the prepared copy of these images was damaged and has been made again"
     assert (noted in again.notes) == (damage in DAMAGED)
     assert load(photos).notes == before.notes
@@ -224,12 +227,12 @@ def test_a_damaged_copy_is_made_again(photos: Path, damage: str) -> None:
 def test_a_large_copy_is_trusted_while_its_size_and_time_stay(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepared, "ALWAYS_HASHED", 100)
     expected = everything(load(photos))
-    (copy,) = prepared.list_copies()
-    pixels = copy.folder / prepared.PIXELS
+    (copy,) = prepared_cache.list_copies()
+    pixels = prepared.shard_file(copy.folder, 0, "pixels")
     data = bytearray(pixels.read_bytes())
     data[-100] ^= 1
     pixels.write_bytes(data)
-    os.utime(pixels, ns=(0, json.loads((copy.folder / prepared.CONTENT).read_text())["time"]))
+    os.utime(pixels, ns=(0, prepared.read_manifest(copy.folder).shards[0].time))
     assert sum((a != b).sum() for a, b in zip(expected, everything(load(photos)), strict=True)) == 1
     os.utime(pixels)
     for one, other in zip(expected, everything(load(photos)), strict=True):
@@ -258,7 +261,7 @@ def test_killed_at_any_moment_nothing_wrong_is_left(tmp_path: Path, copies: Path
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert_equal(expected, load(photos, image_size=64, fit="crop"))
-    prepared.make_room(copies / "none")
+    prepared_cache.make_room(copies / "none")
     assert not list(copies.glob("*.part")), "leftovers of killed processes are removed"
 
 
@@ -281,7 +284,7 @@ def test_two_processes_at_once(tmp_path: Path, copies: Path) -> None:
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     first, second = (process.communicate(timeout=120)[0] for process in both)
     assert first == second != ""
-    assert len(prepared.list_copies()) == 1
+    assert len(prepared_cache.list_copies()) == 1
 
 
 @pytest.mark.parametrize("obstacle", ["a file", "no permission"])
@@ -309,26 +312,30 @@ def test_a_full_disk_is_one_sentence(photos: Path, copies: Path, monkeypatch: py
 # --- the bound ---------------------------------------------------------------------------------------------------
 
 
+def width_of(copy: Path) -> int:
+    return int(np.load(prepared.shard_file(copy, 0, "pixels"), mmap_mode="r").shape[-1])
+
+
 def test_the_least_recently_used_copies_make_room(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for age, size in enumerate((20, 21, 22)):
         load(photos, image_size=size)
-        newest = max(prepared.list_copies(), key=lambda copy: copy.used)
+        newest = max(prepared_cache.list_copies(), key=lambda copy: copy.used)
         os.utime(newest.folder, (1000 + age, 1000 + age))
     load(photos, image_size=20)  # used again
-    one = max(copy.bytes for copy in prepared.list_copies())
-    monkeypatch.setenv(prepared.LIMIT_VARIABLE, str(3.2 * one / 1e9))
+    one = max(copy.bytes for copy in prepared_cache.list_copies())
+    monkeypatch.setenv(prepared_cache.LIMIT_VARIABLE, str(3.2 * one / 1e9))
     load(photos, image_size=23)
-    shapes = [np.load(copy.folder / prepared.PIXELS, mmap_mode="r").shape[-1] for copy in prepared.list_copies()]
+    shapes = [width_of(copy.folder) for copy in prepared_cache.list_copies()]
     assert sorted(shapes) == [20, 22, 23]
-    monkeypatch.setenv(prepared.LIMIT_VARIABLE, "0")
+    monkeypatch.setenv(prepared_cache.LIMIT_VARIABLE, "0")
     load(photos, image_size=24)
-    (left,) = prepared.list_copies()
-    assert np.load(left.folder / prepared.PIXELS, mmap_mode="r").shape[-1] == 24
-    assert prepared.remove_all() == (1, left.bytes)
-    assert prepared.list_copies() == []
+    (left,) = prepared_cache.list_copies()
+    assert width_of(left.folder) == 24
+    assert prepared_cache.remove_all() == (1, left.bytes)
+    assert prepared_cache.list_copies() == []
 
 
 def test_a_limit_that_is_no_number(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(prepared.LIMIT_VARIABLE, "lots")
+    monkeypatch.setenv(prepared_cache.LIMIT_VARIABLE, "lots")
     with pytest.raises(DataError, match="VITREOUS_PREPARED_GB is 'lots'; expected a number of gigabytes"):
         load(photos)

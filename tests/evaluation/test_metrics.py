@@ -148,3 +148,14 @@ def test_holm_by_hand():
 def test_what_cannot_be_judged_is_refused_in_a_sentence(scores, labels, fault):
     with pytest.raises(DataError, match=fault):
         metrics.accuracy(scores, labels)
+
+
+def test_welch_interval_agrees_with_scipy():
+    first, second = [0.991, 0.987, 0.995], [0.971, 0.985, 0.978, 0.969]
+    expected = stats.ttest_ind(first, second, equal_var=False).confidence_interval()
+    interval = metrics.welch_interval(first, second)
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
+    assert interval.value == pytest.approx(np.mean(first) - np.mean(second))
+    assert metrics.welch_interval([0.5, 0.5], [0.4, 0.4]) == metrics.Interval(*[pytest.approx(0.1)] * 3)
+    with pytest.raises(DataError, match="at least two seeds"):
+        metrics.welch_interval([0.9], [0.8, 0.7])

@@ -233,9 +233,14 @@ def page_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (page / ".hidden").mkdir(parents=True)
     (page / "index.html").write_text("<p>")
     (page / "main.js").write_text("")
+    (page / "texts").mkdir()
+    (page / "texts" / "en.js").write_text("")
     (page / "notes.md").write_text("not the page's")
+    (page / "more").mkdir()
+    (page / "more" / "part.js").write_text("")
     (page / ".hidden" / "x.js").write_text("")
     monkeypatch.setattr(static_page, "page_files", lambda: pages.files_in(page))
+    monkeypatch.setattr(static_page, "MADE_FILES", {"play/broken.json": lambda: b"{}"})
     monkeypatch.setattr(static_page.sources, "ensure", lambda files: tmp_path)
     monkeypatch.setattr(static_page.sources, "read", lambda files, name: b"engine")
 
@@ -246,12 +251,15 @@ def test_the_page_is_a_whole_folder(tiny: Run, make_run: Callable[..., Run], tmp
     written = export_page([tiny, cnn], tmp_path / "site")
     assert written.files == (
         "engine.json", "index.html", "main.js", "models.json", "models/small.onnx", "models/tiny.onnx",
-        "ort/ort-wasm-simd-threaded.mjs", "ort/ort-wasm-simd-threaded.wasm", "ort/ort.wasm.min.mjs",
-        "samples/tiny.json",
+        "models/tiny.safetensors", "more/part.js", "ort/ort-wasm-simd-threaded.mjs", "ort/ort-wasm-simd-threaded.wasm",
+        "ort/ort.wasm.min.mjs", "play/broken.json", "samples/tiny.json", "texts/en.js",
     )  # fmt: skip
     vit_entry, cnn_entry = json.loads((tmp_path / "site" / "models.json").read_text())["models"]
     assert (vit_entry["id"], vit_entry["name"], vit_entry["kind"], vit_entry["lean"]) == ("tiny", "ViT", "vit", False)
     assert vit_entry["grid"] == [4, 4]
+    weights = tmp_path / "site" / vit_entry["weights"]
+    assert weights.read_bytes() == (tiny.path / "model.safetensors").read_bytes()
+    assert "weights" not in cnn_entry
     assert (cnn_entry["kind"], cnn_entry["lean"], cnn_entry["onnx"]) == ("cnn", True, "models/small.onnx")
     assert vit_entry["samples"] == cnn_entry["samples"] == "samples/tiny.json"  # the same images
     samples = json.loads((tmp_path / "site" / "samples" / "tiny.json").read_text())["samples"]

@@ -173,3 +173,14 @@ def test_each_fix_corrects_its_flaw() -> None:
     trained = build(ArticleViTConfig(fixes=("attention", "class-token"))).eval()
     assert {"model.class_token", "model.position_indices"} <= trained.state_dict().keys()
     assert "model.class_token" in dict(trained.named_parameters())
+
+
+def test_the_feed_forward_width_is_a_setting():
+    sizes = {
+        width: sum(p.numel() for p in ArticleViT(ArticleViTConfig(feedforward=width)).parameters())
+        for width in (64, 3000)
+    }
+    assert ArticleViTConfig().feedforward == 3000  # the article's
+    assert sizes[3000] - sizes[64] == 4 * (3000 - 64) * (
+        2 * 64 + 1
+    )  # four layers: two matrices and a bias of this width

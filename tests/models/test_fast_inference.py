@@ -54,7 +54,7 @@ def test_logits_are_the_models(changes, batch):
         torch.testing.assert_close(plain_parts, parts, atol=2e-5, rtol=1e-4)
 
 
-def x(monkeypatch):
+def test_eval_mode_takes_torchs_encoder_layer(monkeypatch):
     taken = []
     layer = inference._encoder_layer
     monkeypatch.setattr(inference, "_encoder_layer", lambda x, block: taken.append(1) or layer(x, block))
@@ -110,6 +110,23 @@ def test_many_images_go_in_parts_that_stay_in_the_cache(monkeypatch, threads, nu
     assert len({thread for thread, _ in taken}) == workers
     assert (threading.current_thread() in {thread for thread, _ in taken}) is (workers == 1)
     assert not logits.requires_grad
+
+
+@pytest.mark.parametrize(("images", "expected"), [(1, 1), (3, 1), (60, 2)])
+def test_few_products_run_on_one_thread(monkeypatch, threads, images, expected):
+    threads(2)
+    taken = []
+    tokens = inference._infer_tokens
+
+    def noted(*args):
+        taken.append(torch.get_num_threads())
+        return tokens(*args)
+
+    monkeypatch.setattr(inference, "_infer_tokens", noted)
+    with torch.no_grad():
+        inference.infer(build(ViTConfig()).eval(), torch.randn(images, 1, 28, 28))
+    assert taken == [expected]
+    assert torch.get_num_threads() == 2  # restored
 
 
 def test_gradients_flow_when_they_are_wanted():

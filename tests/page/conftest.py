@@ -33,7 +33,7 @@ from vitreous.config.presets import preset
 from vitreous.data.datasets import load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.models import build
-from vitreous.runs import Run
+from vitreous.runs import BUNDLED, Run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -46,7 +46,7 @@ CSP = "default-src 'self'; script-src 'self' 'wasm-unsafe-eval'; style-src 'self
 SERVE = """
 import sys
 from pathlib import Path
-from vitreous.runs import Run
+from vitreous.runs import BUNDLED, Run
 from vitreous.serving.server import serve_runs
 if __name__ == "__main__":
     serve_runs([Run.open(Path(path)) for path in sys.argv[2:]], port=int(sys.argv[1]))
@@ -183,6 +183,32 @@ def static_photos_site(mixed_runs: list[Run], tmp_path_factory: pytest.TempPathF
         yield address
 
 
+@pytest.fixture(scope="session")
+def tall_run(browser: Any, mixed_runs: list[Run], tmp_path_factory: pytest.TempPathFactory, randomise: Any) -> Run:
+    """A model of three classes that takes colour images of 64×48 pixels."""
+    tiny: dict[str, Any] = {"dim": 16, "mlp_dim": 24, "zero_head": False, "depth": 1, "num_heads": 2}
+    model = ViTConfig(image_size=(64, 48), channels=3, patch_size=16, num_classes=3, **tiny)
+    source = str(mixed_runs[0].path.parent / "data")
+    config = Config(name="tall", model=model, data=DataConfig(name=source, image_size=(64, 48), channels=3, fit="crop"))
+    dataset = load_dataset(config.data)
+    run = Run.create(tmp_path_factory.mktemp("tall") / "tall", config, dataset, Preprocessing.for_dataset(dataset))
+    run.finish(randomise(build(model)), None)
+    return run
+
+
+@pytest.fixture(scope="session", params=["served", "static"])
+def tall_site(request: pytest.FixtureRequest, tall_run: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    from vitreous.serving.static_page import export_page
+
+    folder = tmp_path_factory.mktemp("tall-site")
+    if request.param == "served":
+        with serving([tall_run], folder / "log.txt") as address:
+            yield address
+    else:
+        with hosting(export_page([tall_run], folder / "page").folder) as address:
+            yield address
+
+
 @contextlib.contextmanager
 def hosting(folder: Path) -> Iterator[str]:
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Static, directory=folder))
@@ -194,9 +220,23 @@ def hosting(folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
+def host() -> Callable[[Path], contextlib.AbstractContextManager[str]]:
+    """Host any folder."""
+    return hosting
+
+
+@pytest.fixture(scope="session")
 def served_site(runs: list[Run], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`vitreous serve` on loopback: the HTTP engine."""
     with serving(runs, tmp_path_factory.mktemp("serve") / "log.txt") as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def bundled_site(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The page as everybody sees it first: of the bundled models."""
+    bundled = [Run.open(BUNDLED / name) for name in ("vit", "cnn")]
+    with serving(bundled, tmp_path_factory.mktemp("serve") / "log.txt") as address:
         yield address
 
 

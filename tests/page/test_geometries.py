@@ -166,7 +166,7 @@ def test_a_model_alone_has_no_attention(open_page: Any, mixed_site: str) -> None
     _choose(tab, "letters-cnn")
     expect(page.locator("#map-caption")).to_contain_text("letters-cnn is not a ViT")
     assert page.locator(".prediction .model").all_inner_texts() == ["letters-cnn"]
-    for place in ("#arithmetic", "#tour", "#mode-tour", "#views", "#lens", "#shuffle"):
+    for place in ("#arithmetic", "#tour", "#start-tour", "#views", "#lens", "#shuffle"):
         assert page.locator(place).is_hidden(), place
     _choose(tab, "coarse")
     assert _shape(tab) == COARSE
@@ -196,7 +196,7 @@ def test_the_last_layer_is_not_written(open_page: Any, mixed_site: str) -> None:
     expect(page.locator("#map-caption")).to_contain_text("of layer 3")  # still the last
     page.locator(".thumb").nth(5).click()
     tab.wait_until_idle()
-    assert tab.state() == {"test": "5", "vit": "fine", "layer": "2"}
+    assert tab.state() == {"test": "5", "vit": "fine", "layer": "2", "head": "1"}
     page.locator(".thumb").nth(10).click()
     tab.wait_until_idle()
     assert "layer" not in tab.state()
@@ -250,7 +250,7 @@ def test_cells_lie_where_the_patches_do(
     assert boxes[0]["width"] / boxes[1]["width"] == pytest.approx(shares[0] / shares[1], rel=0.03)
     expect(page.locator("#map-caption")).to_contain_text(cells.note)
     assert "1 × 1 pixels" not in page.locator("#map-caption").inner_text()
-    page.locator("#mode-tour").click()
+    page.locator("#start-tour").click()
     words = page.locator("article.shown").inner_text()
     assert cells.note in words
     assert ("16 × 16 pixels" in words) == cells.exact
@@ -286,7 +286,7 @@ def test_screen_reader_texts(open_page: Any, mixed_site: str) -> None:
     pad = page.locator("#pad")
     assert pad.get_attribute("role") == "application"  # it handles the arrow keys itself
     assert "arrow keys" in page.locator(f"#{pad.get_attribute('aria-describedby')}").text_content()
-    page.locator("#mode-tour").click()
+    page.locator("#start-tour").click()
     status = page.locator("#tour-status[role=status]")
     expect(status).to_have_text("Step 1 of 7: Split into patches")
     page.locator("#tour-next").click()

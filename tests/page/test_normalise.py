@@ -117,6 +117,27 @@ def test_javascript_agrees_on_random_pictures(open_page: Any, served_site: str) 
         _same(f"picture {i}", found, digit_normalisation.normalise(pictures[i]))
 
 
+def test_the_pen_suits_the_size_of_the_drawing(open_page: Any, served_site: str) -> None:
+    """A small drawing becomes the same digit as a large one; with one pen for all it would be a blot."""
+    found = open_page(served_site).page.evaluate(
+        """async (site) => {
+          const { penRadius, rasterise } = await import(site + "raster.js");
+          const { normalise } = await import(site + "normalise.js");
+          const seven = (side) => [[[10, 10], [10 + side / 2, 10], [10 + side / 4, 10 + side]]];
+          const inked = (gray) => gray.values.filter((value) => value > 127).length;
+          return {
+            radii: [0, 40, 100, 200].map((side) => penRadius(seven(side))),
+            none: penRadius([]),
+            ink: [40, 100, 200].map((side) => inked(normalise(rasterise(seven(side))).centred)),
+          };
+        }""",
+        served_site,
+    )
+    assert found["radii"] == pytest.approx([2, 2.4, 6, 12])
+    assert found["none"] == 2
+    assert max(found["ink"]) <= 1.15 * min(found["ink"])
+
+
 def _normalised(open_page: Any, site: str, pictures: list[np.ndarray]) -> list[dict[str, Any] | None]:
     cases = [
         {"pixels": base64.b64encode(picture.tobytes()).decode(), "height": picture.shape[0], "width": picture.shape[1]}

@@ -276,7 +276,7 @@ def test_the_tour(open_page: Any, served_site: str) -> None:
     page = tab.page
     tab.draw(SEVEN)
     predicted = tab.prediction()
-    page.locator("#mode-tour").click()
+    page.locator("#start-tour").click()
     views = ["patches", "positions", "attention", "attention", "attention", "attention", "patch_removal"]
     for step, view in enumerate(views, start=1):
         article = page.locator("article.shown")
@@ -294,7 +294,7 @@ def test_the_tour(open_page: Any, served_site: str) -> None:
     assert page.locator("#tour").is_hidden()
     assert page.locator(".recede").count() == 0
     assert tab.prediction() == predicted  # the tour keeps the user's drawing
-    page.locator("#mode-tour").click()
+    page.locator("#start-tour").click()
     page.keyboard.press("Escape")
     assert page.locator("#tour").is_hidden()
 
@@ -374,7 +374,7 @@ def test_phone_width(open_page: Any, served_site: str) -> None:
     tab = open_page(served_site, width=390, height=844, has_touch=True, is_mobile=True, device_scale_factor=2)
     page = tab.page
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    tops = [page.locator(part).bounding_box()["y"] for part in (".draw", ".predictions", ".sees")]
+    tops = [page.locator(part).bounding_box()["y"] for part in (".draw", ".predictions", ".sees", ".inside")]
     assert tops == sorted(tops)
     # a finger: the first tap looks from the patch, the second removes it
     cell = page.locator(".cell").nth(5)
@@ -386,7 +386,7 @@ def test_phone_width(open_page: Any, served_site: str) -> None:
     assert cell.get_attribute("aria-pressed") == "true"
     page.locator("#open-arithmetic").tap()
     tab.wait_until_idle()
-    page.locator("#mode-tour").tap()
+    page.locator("#start-tour").tap()
     for _ in range(6):
         page.locator("#tour-next").tap()
         page.wait_for_timeout(60)
@@ -425,7 +425,7 @@ def test_keyboard_alone(open_page: Any, served_site: str) -> None:
 
     reached = []
     page.locator("#pad").focus()
-    for _ in range(70):
+    for _ in range(90):
         page.keyboard.press("Tab")
         reached.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
     for wanted in (
@@ -437,10 +437,12 @@ def test_keyboard_alone(open_page: Any, served_site: str) -> None:
         "shuffle",
         "from-readout",
         "cell",
-        "thumb",
-        "remove-head",
-        "open-arithmetic",
         "view",
+        "crumb",
+        "open-arithmetic",
+        "strip",
+        "layer-name",
+        "thumb",
     ):
         assert any(wanted in name for name in reached), wanted
 
@@ -452,10 +454,11 @@ def test_keyboard_alone(open_page: Any, served_site: str) -> None:
     tab.wait_until_idle()
     expect(page.locator("#removed")).to_contain_text("patch row 2, column 2")
     page.locator(".thumb[aria-pressed='true']").focus()
-    page.keyboard.press("ArrowUp")
+    page.keyboard.press("ArrowUp")  # from the mean of layer 2 to its second head
+    page.keyboard.press("ArrowLeft")
     page.keyboard.press("Delete")
     tab.wait_until_idle()
-    expect(page.locator("#removed")).to_contain_text("head 1 of layer 1")
+    expect(page.locator("#removed")).to_contain_text("head 2 of layer 1")
 
 
 def test_screen_reader_labels(open_page: Any, served_site: str) -> None:

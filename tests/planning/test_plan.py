@@ -18,7 +18,7 @@ from trainings import small
 
 from vitreous.config import Config, DataConfig, configure
 from vitreous.data.datasets import load_dataset
-from vitreous.data.prepared import list_copies
+from vitreous.data.prepared_cache import list_copies
 from vitreous.models import ViT, build
 from vitreous.planning import Cluster, TrainingPlan, make_plan
 from vitreous.planning.activations import kept_for_backward
@@ -48,6 +48,7 @@ def test_training_flops_are_those_torch_counts(preset):
     assert plan(preset).work.training_flops == pytest.approx(counter.get_total_flops() / 2, rel=0.05)
 
 
+SHARD = "train.shard=true"
 JFT_IMAGES = 303_000_000
 
 
@@ -173,6 +174,9 @@ def test_recomputing_keeps_the_inputs_of_the_blocks_and_one_block():
     assert made.recomputed.total < made.memory.total
     assert made.seconds_recomputed == pytest.approx(4 / 3 * made.work.seconds)
     assert plan("cnn").recomputed is None
+    on = plan("vit-b16", "train.micro_batch=1", "model.pool=mean", "train.activation_checkpointing=true")
+    assert (on.memory, on.recomputed) == (made.recomputed, None)
+    assert on.work.seconds == pytest.approx(made.seconds_recomputed)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +199,7 @@ def test_optimizer_state_is_what_the_optimizers_keep(setting):
 
 def test_sharding_divides_what_the_ranks_keep():
     config = ("vit-h14", "train.optimizer=adamw", "train.ema_decay=0.999")
-    ddp, fsdp = plan(*config, gpus=64).memory, plan(*config, gpus=64, shard=True).memory
+    ddp, fsdp = plan(*config, gpus=64).memory, plan(*config, SHARD, gpus=64).memory
     for name in ("parameters", "gradients", "optimizer", "averaged"):
         assert getattr(fsdp, name) == getattr(ddp, name) / 64
     assert fsdp.activations == ddp.activations
@@ -251,9 +255,10 @@ def test_prepared_images_take_the_planned_disk(tmp_path):
 _TRAFFIC = r"""
 import json, os, socket, struct, sys, time
 import torch, torch.distributed as dist, torch.nn.functional as F
-from torch.distributed.fsdp import fully_shard
 from vitreous.config import configure
 from vitreous.models import build
+from vitreous.training.optimizers import make_optimizers
+from vitreous.training.sharding import mesh_of, shard
 
 
 def sent():
@@ -292,16 +297,18 @@ for kind in ("ddp", "fsdp"):
     if kind == "ddp":
         forward = torch.nn.parallel.DistributedDataParallel(model)
     else:
-        for block in model.blocks:
-            fully_shard(block)
-        forward = fully_shard(model)
+        forward = shard(model, mesh_of(torch.device("cpu"), 2))
     step()
     found[kind] = sent_by(step)
+muon = make_optimizers(model, configure("vit").train)[0]
+for parameter in model.parameters():
+    parameter.grad = torch.zeros_like(parameter)
+found["muon"] = sent_by(muon.step)
 values = torch.zeros(200_000)
 found["reduce_scatter"] = sent_by(lambda: dist.reduce_scatter_tensor(torch.zeros(100_000), values)) / (4 * len(values))
 if dist.get_rank() == 0:
     print(json.dumps(found))
-del forward, model
+del forward, model, muon, parameter
 dist.destroy_process_group()
 """
 
@@ -326,17 +333,27 @@ def test_ddp_sends_what_is_planned(traffic):
 
 def test_fsdp_sends_what_is_planned(traffic):
     """NCCL's reduce-scatter is half of an all-reduce, as planned; gloo's is a whole one."""
-    made = plan("vit", gpus=2, shard=True)
+    made = plan("vit", SHARD, "train.optimizer=adamw", gpus=2)
     gradients = 4 * made.work.trained_parameters
     more_by_gloo = (traffic["reduce_scatter"] - 1 / 2) * gradients
     assert traffic["fsdp"] - more_by_gloo == pytest.approx(made.network.bytes_per_step, rel=0.01)
 
 
+def test_muon_sends_its_matrices_to_one_rank_and_back(traffic):
+    more = [plan("vit", SHARD, f"train.optimizer={name}", gpus=2).network.bytes_per_step for name in ("muon", "adamw")]
+    assert traffic["muon"] == pytest.approx(more[0] - more[1], rel=0.05), (
+        "a few hundred bytes of it are TCP's and gloo's"
+    )
+
+
 def test_accumulated_gradients_travel_once_and_gathered_parameters_every_time():
     whole, parts = ("train.batch_size=64",), ("train.batch_size=64", "train.micro_batch=8")
     assert plan("vit", *whole, gpus=2).network.bytes_per_step == plan("vit", *parts, gpus=2).network.bytes_per_step
-    sharded = [plan("vit", *settings, gpus=2, shard=True).network.bytes_per_step for settings in (whole, parts)]
-    assert sharded[1] == 4 * sharded[0]
+    one, four = [plan("vit", "train.optimizer=adamw", SHARD, *settings, gpus=2) for settings in (whole, parts)]
+    assert four.network.bytes_per_step == pytest.approx(one.network.bytes_per_step * (4 * 2 + 1) / 3), "reduced once"
+    assert four.memory.communication - one.memory.communication == pytest.approx(
+        4 * one.work.parameters - one.memory.communication / 2
+    ), "until then the gradients stay whole"
     assert plan("vit").network.bytes_per_step == 0
 
 

@@ -1,7 +1,7 @@
 """Train the reference cases and return the loss of every step.
 
-`python tests/reference/losses.py` records them in `losses.json`; `test_losses.py` compares. A refactoring must leave
-them identical; a change that is meant to alter them records them again and says so in its commit.
+`python tests/reference/losses.py [CASE …]` records them in `losses.json`; `test_losses.py` compares. A refactoring must
+leave them identical; a change that is meant to alter them records them again and says so in its commit.
 """
 
 from __future__ import annotations
@@ -80,6 +80,22 @@ def _two_processes(folder: Path) -> list[float]:
     return train(folder, "ranks", "vit", "digits", settings, "--processes", "2")
 
 
+def _sharded(folder: Path) -> list[float]:
+    settings = ["train.batch_size=64", "train.epochs=2", "train.threads=1", "train.activation_checkpointing=true"]
+    return train(folder, "sharded", "vit", "digits", settings, "--processes", "2", "--shard")
+
+
+HOSTS = (
+    "model.depth=1", "model.dim=16", "train.batch_size=64", "train.epochs=6", "train.threads=1", "train.log_every=1",
+    "train.timeout_seconds=60",
+)  # fmt: skip
+
+
+def _two_hosts(folder: Path) -> list[float]:
+    """What two hosts train in tests/training/test_hosts.py, on one."""
+    return train(folder, "hosts", "vit", "digits", HOSTS, "--processes", "2")
+
+
 def _two_threads(folder: Path) -> list[float]:
     """A batch large enough to be split between two threads, and so two steps per epoch."""
     settings = ["train.batch_size=640", "train.epochs=4", "train.threads=2", "train.min_steps_per_epoch=1"]
@@ -94,6 +110,8 @@ CASES: dict[str, Callable[[Path], list[float]]] = {
     "fine-tuning": _fine_tuning,
     "two-processes": _two_processes,
     "two-threads": _two_threads,
+    "sharded": _sharded,
+    "two-hosts": _two_hosts,
 }
 
 
@@ -108,9 +126,13 @@ def machine() -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    recorded = json.loads(RECORDED.read_text())
+    chosen = sys.argv[1:] or list(CASES)  # some alone only on the machine that recorded the others
+    assert len(chosen) == len(CASES) or recorded["machine"] == machine()
     with tempfile.TemporaryDirectory() as temporary:
-        losses = {}
-        for name, case in CASES.items():
+        losses = recorded["losses"] if len(chosen) < len(CASES) else {}
+        for name in chosen:
+            case = CASES[name]
             folder = Path(temporary) / name
             folder.mkdir()
             losses[name] = case(folder)

@@ -37,6 +37,10 @@ from vitreous.reports.confusion import MOST_DRAWN, draw_confusion
 from vitreous.reports.tiles import draw_tiles
 from vitreous.runs.history import History, draw_history
 from vitreous.studies import transfer_report
+from vitreous.studies.cells import Cell, Cells
+from vitreous.studies.definition import GridStudy, parse_study
+from vitreous.studies.figures import arm_styles, draw_study
+from vitreous.studies.grid import Evaluated
 from vitreous.training.lr_finder import LearningRateSweep
 
 SOURCE = Path(vitreous.__file__).parent
@@ -132,6 +136,33 @@ def transfer(tmp_path: Path) -> None:
     transfer_report._draw_accuracies(result, model_styles(dict.fromkeys(arms, "other")))
 
 
+def study(tmp_path: Path) -> None:
+    """A ladder of all names, and lines of six over points with names of any length."""
+    names = [name[:60] or "-" for name in NAMES]
+    values = {
+        "name": "s", "title": "t", "claim": "c", "source": "me", "quick": {"how": "less"},
+        "arms": [{"name": name} for name in names], "verdict": [{"claim": "c", "arm": names[0], "expect": "best"}],
+    }  # fmt: skip
+    ladder = parse_study(GridStudy, values, "test")
+    points = {"label": NAMES[0][:60], "values": [1, 2, 3, 4], "names": NAMES[:4], "settings": ["model.depth={}"]}
+    grids = [
+        parse_study(GridStudy, values | {"arms": values["arms"][:6], "points": points | {"scale": scale}}, "test")
+        for scale in ("words", "linear", "log")
+    ]
+    for each in (ladder, *grids):
+        places = each.points.values if each.points else (None,)
+        cells = Cells({
+            (arm.name, point): Cell(arm.name, point, tuple(_evaluated(seed, 40 + 20 * index) for seed in range(3)))
+            for index, arm in enumerate(each.arms) for point in places
+        })  # fmt: skip
+        draw_study(each, cells, arm_styles(cells))
+
+
+def _evaluated(seed: int, correct: int) -> Evaluated:
+    right = np.arange(300) < correct + seed
+    return Evaluated("run", seed, 500, "vit", 1, 1, 1, 1, 1.0, 0.1, "sha", "CPU", 1, right)
+
+
 @pytest.fixture(scope="module")
 def look() -> Callable[[Path], None]:
     config = ViTConfig(
@@ -198,7 +229,7 @@ def _drawing_functions() -> set[str]:
 
 
 def _draw_all(look: Callable[[Path], None], tmp_path: Path) -> None:
-    for draw in (comparison, confusion, curves, tiles, sheet_of_data, transfer, look):
+    for draw in (comparison, confusion, curves, tiles, sheet_of_data, transfer, study, look):
         draw(tmp_path)
 
 

@@ -177,7 +177,7 @@ def test_report_is_self_contained_and_escaped(result):
     assert "http" not in page.replace("http-equiv", "")
     assert "<b>" not in page
     assert "a &amp; &lt;b&gt;.npz" in page
-    assert (result.report.parent / "figures" / "accuracy.png").stat().st_size > 5000
+    assert (result.report.parent / "figure.png").stat().st_size > 5000
     assert "\\mathdefault" not in page  # default tick labels of a logarithmic axis
 
 

@@ -28,7 +28,7 @@ from vitreous.training import distributed, launch
 from vitreous.training.launch import is_launched, run_in_processes
 from vitreous.training.loop import fit
 from vitreous.training.lost_ranks import RankLost
-from vitreous.training.restart import run_to_restart
+from vitreous.training.restart import is_restart, run_to_restart
 
 TINY = ("--data", "digits", "--set", "model.depth=1", "--set", "model.dim=16", "--set", "train.checkpoint_seconds=0.1")
 
@@ -85,8 +85,6 @@ def test_stopping_saves_on_all_ranks_and_resumes(tmp_path, train, number, code):
     assert errors.count("stopped at step") == 1
     assert "vitreous train --resume --processes 2 -o run" in errors
     assert "Traceback" not in errors
-    alone = train("--resume", "-o", "run")
-    assert "resume with --processes 2" in alone.communicate(timeout=120)[1]
     steps = [json.loads(path.read_text())["step"] for path in (tmp_path / "run" / "resume").glob("step-*.json")]
     assert max(steps) > 0
 
@@ -301,7 +299,7 @@ def test_a_restart_goes_on_with_the_unfinished_run_of_the_same_settings(tmp_path
         for out in ("run", None, None):  # without -o: runs/digits-vit and runs/digits-vit-2
             with pytest.raises(ZeroDivisionError):
                 fit(config, out, progress=False)
-    assert run_to_restart(config, "run") is None, "not restarted by torchrun"
+    assert not is_restart(), "not restarted by torchrun"
     with pytest.raises(RunError, match="'run' exists already: add resume=True"):
         fit(config, "run", progress=False)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")

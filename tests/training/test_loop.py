@@ -241,9 +241,10 @@ def test_processes_share_what_few_images_there_are():
     config = fit_to_data(small("train.batch_size=66"), dataset)
     group = distributed.Group(rank=0, world_size=3, local_world_size=3)
     resolved = setup._resolve(config, dataset, Preprocessing.for_dataset(dataset), "cpu", group)
-    assert resolved.batch_size == 48
-    with pytest.raises(ConfigError, match=r"train.batch_size=64 .* cannot be shared equally by 3 processes"):
-        setup._resolve(fit_to_data(small(), dataset), dataset, Preprocessing.for_dataset(dataset), "cpu", group)
+    assert resolved.batch_size == 50, "the same for every number of processes"
+    config = fit_to_data(small("train.batch_size=2"), dataset)
+    with pytest.raises(ConfigError, match=r"train.batch_size=2 .* cannot be shared by 3 processes"):
+        setup._resolve(config, dataset, Preprocessing.for_dataset(dataset), "cpu", group)
 
 
 def test_what_cannot_fit_into_memory_is_refused(tmp_path, monkeypatch):

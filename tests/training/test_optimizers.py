@@ -8,8 +8,9 @@ import torch
 
 from vitreous.config import CNNConfig, TrainConfig, ViTConfig
 from vitreous.models import build
-from vitreous.training import optimizers
-from vitreous.training.optimizers import AveragedWeights, Muon, lr_factor, make_optimizers, orthogonalise
+from vitreous.training import muon
+from vitreous.training.muon import Muon, orthogonalise
+from vitreous.training.optimizers import AveragedWeights, lr_factor, make_optimizers
 
 
 def test_newton_schulz_brings_singular_values_close_to_one():
@@ -27,7 +28,7 @@ def test_oblong_matrices_are_orthogonalised_by_their_gram_matrix(shape, monkeypa
     matrices = torch.randn(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     matrices = matrices * torch.logspace(0, -4, shape[-1], dtype=torch.float64)
     found, rough = orthogonalise(matrices), orthogonalise(matrices.float())
-    monkeypatch.setattr(optimizers, "_OBLONG", 10_000)
+    monkeypatch.setattr(muon, "_OBLONG", 10_000)
     torch.testing.assert_close(found, orthogonalise(matrices))
     torch.testing.assert_close(rough, found.float(), rtol=0, atol=1e-3)
 

@@ -4,7 +4,7 @@ Every declared size is checked against the size of the file before memory is all
 process, and a file with a mistake is refused with one sentence:
 
 - safetensors: read by the library, which checks lengths, shapes and offsets; `_check_header` checks the rest;
-- `.npz`: sizes are read from the zip directory first, arrays by `vitreous.data.npz.read_npy`;
+- `.npz`: sizes are read from the zip directory first, arrays by `vitreous.data.npy.read_npy`;
 - `.pth`, `.pt`, `.bin`: only `torch.load(weights_only=True)`, and only in a child process with limits on memory, time
   and output (`unpickle.py`); its tensors come back as safetensors, which are checked like any other.
 """
@@ -29,7 +29,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from vitreous.data.npz import NpyError, check_zip_directory, read_npy
+from vitreous.data.npy import NpyError, read_npy
+from vitreous.data.npz import check_zip_directory
 from vitreous.downloads.files import open_plain, read_plain
 from vitreous.errors import CheckpointError, quoted
 from vitreous.hardware import require_memory

@@ -28,8 +28,8 @@ app = Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 VERBS = (
-    "presets", "shapes", "paper", "plan", "train", "compare", "demo", "transfer", "evaluate", "calibrate", "predict",
-    "look", "mistakes", "doctor", "env", "convert", "export", "serve", "completion",
+    "presets", "shapes", "paper", "plan", "train", "compare", "demo", "study", "transfer", "evaluate", "calibrate",
+    "predict", "look", "mistakes", "doctor", "env", "convert", "export", "serve", "completion",
 )  # fmt: skip
 for verb in VERBS:
     app.command(verb)(getattr(import_module(f"vitreous.cli.{verb}"), verb))
@@ -57,6 +57,7 @@ def main() -> None:
 
 def _main() -> None:
     interrupts: list[int] = []
+    stopped = "stopped"
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # where HOME is read-only: its own cache is of no interest
 
     def on_interrupt(number: int, _frame: object) -> None:
@@ -76,6 +77,8 @@ def _main() -> None:
     except BaseException as error:
         if interrupts:  # an interrupted import may raise anything, not KeyboardInterrupt
             code = 130
+            if isinstance(error, VitreousError) and getattr(error, "exit_code", None) == code:  # how to go on
+                stopped = str(error)
         elif isinstance(error, BrokenPipeError):  # as in `vitreous presets | head -1`
             flush_or_discard()
             code = 1  # click's
@@ -88,7 +91,7 @@ def _main() -> None:
                 error.add_note(_BUG)
             raise
     if interrupts:
-        log_error("stopped")
+        log_error(stopped)
     sys.exit(code or 0)
 
 

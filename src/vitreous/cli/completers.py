@@ -142,6 +142,11 @@ def complete_preset_or_run(incomplete: str) -> list[Offer]:
     return complete_preset(incomplete) + complete_run(incomplete)
 
 
+def complete_study(incomplete: str) -> list[Offer]:
+    bundled = [(path.stem, "study") for path in sorted(_PACKAGE.glob("studies/*.toml"))]
+    return bundled + _paths(incomplete, (".toml",))
+
+
 #: By the name of the option or argument, or by the command and the name. The values of all others are files or text.
 COMPLETERS: dict[str, Completer] = {
     "preset": complete_preset,
@@ -157,7 +162,9 @@ COMPLETERS: dict[str, Completer] = {
     "data": complete_data,
     "show name": complete_data,
     "fetch name": complete_known_data,
-    "verify name": complete_known_data,
+    "verify name": complete_data,
+    "prepare source": complete_data,
+    "study name": complete_study,
     "transfer source": complete_data,
     "transfer target": complete_data,
     "settings": complete_setting,

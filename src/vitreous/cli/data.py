@@ -1,4 +1,4 @@
-"""`vitreous data list|fetch|verify|show|clean`."""
+"""`vitreous data list|fetch|verify|show|prepare|clean`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,9 +7,11 @@ from typer import Argument, Exit, Option, Typer
 
 from vitreous.cli.options import FitOption, JsonOption, SkipCorruptOption
 from vitreous.cli.output import print_result
+from vitreous.errors import ConfigError, quoted
 
 app = Typer(help="Fetch, check and show data sets.", no_args_is_help=True)
 NameArgument = Annotated[str, Argument(help="A name from `vitreous data list`.")]
+VerifyArgument = Annotated[str, Argument(help="A name from `vitreous data list`, or a folder of `data prepare`.")]
 
 
 @app.command("list")
@@ -20,7 +22,7 @@ def list_datasets(as_json: JsonOption = False) -> None:
     from rich.table import Column, Table
 
     from vitreous.data.datasets import DATASETS, describe
-    from vitreous.data.prepared import copies_folder, list_copies
+    from vitreous.data.prepared_cache import copies_folder, list_copies
     from vitreous.reports.tables import FirstThatFits
 
     rows = [describe(name) for name in DATASETS]
@@ -54,8 +56,8 @@ def fetch(name: NameArgument, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def verify(name: NameArgument, as_json: JsonOption = False) -> None:
-    """Hash every cached file of a data set again; exit code 1 if one is missing or corrupt."""
+def verify(name: VerifyArgument, as_json: JsonOption = False) -> None:
+    """Hash every file of a cached data set or a prepared folder again; exit code 1 if one is missing or corrupt."""
     from vitreous.data import datasets
 
     statuses = datasets.verify(name)
@@ -111,9 +113,58 @@ def show(
 
 
 @app.command()
+def prepare(
+    source: Annotated[str, Argument(help="A data set's name, a folder or a file of images and labels.")],
+    out: Annotated[Path, Option("--out", "-o", help="The folder to write; `--data` takes it then.")],
+    size: Annotated[
+        str | None, Option("--size", help="Side in pixels, or HEIGHTxWIDTH; default: the images', at most 256.")
+    ] = None,
+    shards: Annotated[int | None, Option("--shards", help="Number of files; default: of at most 512 MB each.")] = None,
+    fit: FitOption = None,
+    skip_corrupt: SkipCorruptOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Decode a source once, to checksummed shards that trainings read from the disk; a second run goes on."""
+    from vitreous.data.prepare_folder import prepare_folder
+    from vitreous.reports.formats import by, plural
+
+    result = prepare_folder(source, out, size=_parse_size(size), shards=shards, fit=fit, skip_corrupt=skip_corrupt)
+    manifest = result.manifest
+    count = sum(shard.images for shard in manifest.shards)
+    total = sum(size for shard in manifest.shards for size in shard.bytes.values())
+    kept = f" ({result.kept} of them were there already)" if result.kept else ""
+    line = (
+        f"{out}: {plural(count, 'image')} of {by(*manifest.size)}×{manifest.channels} in"
+        f" {plural(len(manifest.shards), 'shard')}{kept}, {total / 1e6:,.1f} MB; train with --data {out}"
+    )
+    value = {
+        "folder": str(out),
+        "images": count,
+        "image_size": list(manifest.size),
+        "channels": manifest.channels,
+        "shards": len(manifest.shards),
+        "kept": result.kept,
+        "bytes": total,
+        "skipped": len(manifest.skipped),
+        "notes": list(result.notes),
+    }
+    print_result(line, *(f"  {note}" for note in result.notes), value=value, as_json=as_json)
+
+
+def _parse_size(text: str | None) -> tuple[int, int] | None:
+    """Return "256" or "192x256" as height and width."""
+    if text is None:
+        return None
+    sides = text.lower().replace("×", "x").split("x")
+    if len(sides) > 2 or not all(side.isascii() and side.isdigit() and 1 <= int(side) <= 65_535 for side in sides):
+        raise ConfigError(f"--size {quoted(text)}: expected pixels from 1 to 65535, such as 256, or 192x256")
+    return int(sides[0]), int(sides[-1])
+
+
+@app.command()
 def clean(as_json: JsonOption = False) -> None:
     """Remove the prepared copies of folders from the cache; they are made again when they are needed."""
-    from vitreous.data.prepared import remove_all
+    from vitreous.data.prepared_cache import remove_all
 
     count, size = remove_all()
     text = f"{count} prepared {'copy' if count == 1 else 'copies'} removed, {size / 1e6:,.0f} MB"

@@ -30,8 +30,9 @@ def plan(
     from vitreous.planning import A100_TFLOPS, Cluster, make_plan, plan_text
 
     flags = {"train.epochs": epochs, "train.batch_size": batch_size, "train.precision": precision}
+    flags["train.shard"] = shard or None
     given = [f"{key}={json.dumps(value)}" for key, value in flags.items() if value is not None]
     config = configure(preset, settings=[*(settings or ()), *given])
     tflops = A100_TFLOPS[config.train.precision] if gpu_tflops is None else gpu_tflops
-    made = make_plan(config, images, Cluster(gpus, tflops, utilisation, gpu_memory, shard))
+    made = make_plan(config, images, Cluster(gpus, tflops, utilisation, gpu_memory))
     print_result(plan_text(made), value=made.as_json(), as_json=as_json)

@@ -34,7 +34,7 @@ Styles = Mapping[str, ModelStyle]
 
 def tick_percent(share: float) -> str:
     """Return a tick label of an accuracy axis; the margin above 100 % has none."""
-    return f"{100 * share:.4g} %" if share <= 1 + 1e-9 else ""
+    return f"{round(100 * share, 9):.4g} %" if share <= 1 + 1e-9 else ""
 
 
 # --- accuracy with its interval ----------------------------------------------------------------------------
@@ -154,7 +154,7 @@ def draw_accuracy_over_time(models: Sequence[ModelSummary], styles: Styles) -> D
                 errors = _Curve(curve.x, np.maximum(1 - curve.seeds, floor))
                 _draw_curve(axes, errors, styles[model.name])
             _draw_test_point(axes, model, styles[model.name], floor)
-        _accuracy_axis(axes)
+        accuracy_axis(axes)
         axes.set_xlim(left=0)
         axes.set_xlabel("seconds of training")
         axes.set_ylabel("accuracy", labelpad=6)
@@ -171,7 +171,7 @@ def _draw_test_point(axes: Axes, model: ModelSummary, style: ModelStyle, floor: 
     axes.plot([model.train_seconds], [value], style.marker, color=style.color, markersize=9, markeredgecolor=edge)
 
 
-def _accuracy_axis(axes: Axes) -> None:
+def accuracy_axis(axes: Axes) -> None:
     axes.set_yscale("log")
     axes.minorticks_off()
     low, high = axes.get_ylim()

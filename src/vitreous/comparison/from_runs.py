@@ -49,7 +49,7 @@ def load_test_data(runs: Sequence[Run]) -> list[Dataset]:
 def _difference(first: Run, second: Run) -> str:
     """Return a sentence on how the test images of two runs differ."""
     a, b = load_run_data(first), load_run_data(second)
-    common = len(set(a.test.digests) & set(b.test.digests))
+    common = len(np.intersect1d(a.test.digests, b.test.digests))
     counts = f"{len(a.test):,} and {len(b.test):,}, {common:,} in both"
     trained = [
         f"{run.path} was trained on {count:,} of the other's"

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.comparison.results import ModelSummary
+from vitreous.comparison.results import ModelSummary, Pictures
+from vitreous.data.datasets import Split
 from vitreous.evaluation import metrics
 from vitreous.reports import formats
 from vitreous.reports.colors import ModelStyle, light
@@ -71,17 +72,21 @@ def hard_image(
 
 
 def confident_mistakes(
-    models: Sequence[ModelSummary], images: NDArray[np.uint8], class_names: Sequence[str]
+    models: Sequence[ModelSummary], images: Pictures, class_names: Sequence[str]
 ) -> dict[str, list[HardImage]]:
     """Return each model's most confident mistakes; several seeds predict by their mean probabilities."""
     tables = {model.name: model.mean_probabilities() for model in models}
     labels = models[0].labels
     found = {}
+
+    def picture(index: int) -> NDArray[np.uint8]:
+        return images.image(index).numpy() if isinstance(images, Split) else images[index]
+
     for name, table in tables.items():
         wrong = np.flatnonzero(table.argmax(axis=1) != labels)
         worst = wrong[np.argsort(-table[wrong].max(axis=1), kind="stable")][:MOST_SHOWN]
         own_first = {name: table, **tables}
-        found[name] = [hard_image(int(i), own_first, int(labels[i]), images[i], class_names) for i in worst]
+        found[name] = [hard_image(int(i), own_first, int(labels[i]), picture(int(i)), class_names) for i in worst]
     return found
 
 

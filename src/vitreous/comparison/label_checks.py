@@ -129,7 +129,7 @@ def find_near_pairs(dataset: Dataset, split_name: str) -> NearPairs:
 
     def is_equal(pair: NearDuplicate) -> bool:
         (a, i), (b, j) = pair.first, pair.second
-        return splits[a].digests[i] == splits[b].digests[j]
+        return splits[a].digest(i) == splits[b].digest(j)
 
     kept = [pair for pair in found.pairs if not (pair.same_label and is_equal(pair))]
     pairs = tuple((picture(*pair.first), picture(*pair.second), pair.similarity) for pair in kept)

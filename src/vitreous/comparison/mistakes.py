@@ -36,6 +36,7 @@ from vitreous.runs import Run, load_run_data
 
 MOST_SHOWN = 24
 _MOST_CONFUSIONS = 10
+_MOST_LISTED = 10_000  # likely label errors in gallery.json
 _FIGURE_COLUMNS = 6
 _MEASURES = ("macro_f1", "balanced_accuracy", "calibration_error", "raw_calibration_error")
 _TEMPLATE = Path(__file__).with_name("mistakes.html.jinja")
@@ -90,7 +91,7 @@ class Mistakes:
     losses: NDArray[np.float64] = field(repr=False)  # of every image of the split, in its order
     probabilities: NDArray[np.float64] = field(repr=False)
     labels: NDArray[np.int64] = field(repr=False)
-    paths: tuple[str, ...] = field(repr=False)
+    paths: Sequence[str] = field(repr=False)
 
     @property
     def count(self) -> int:
@@ -144,9 +145,10 @@ class Mistakes:
         }
 
     def _label_errors(self, suspects: Suspects) -> dict[str, Any]:
-        """Return the likely label errors for `gallery.json`."""
+        """Return the likely label errors for `gallery.json`: the likeliest; `label-errors.csv` has all."""
         found = suspects.found
-        rows = zip(found.indices.tolist(), found.suggested.tolist(), found.margins.tolist(), strict=True)
+        columns = (found.indices, found.suggested, found.margins)
+        rows = zip(*(column[:_MOST_LISTED].tolist() for column in columns), strict=True)
         return {
             "probabilities": suspects.method,
             "count": suspects.count,
@@ -171,11 +173,13 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
     dataset = load_run_data(run)
     chosen = choose_split(dataset, split)
 
-    def with_features(logits: Tensor, representations: Representations) -> tuple[Tensor, ...]:
+    def outputs(logits: Tensor, representations: Representations) -> tuple[Tensor, ...]:
+        if split != "train":  # features are only for training images, whose own probabilities say little
+            return (logits,)
         return logits, representations[-1] if representations else logits
 
     batch_size = run.config.train.eval_batch_size
-    logits, features = compute_outputs(run.load_model(), chosen, run.preprocessing, with_features, batch_size)
+    logits, *features = compute_outputs(run.load_model(), chosen, run.preprocessing, outputs, batch_size)
     evaluation = Evaluation(logits.numpy(), chosen.labels.numpy(), run.temperature, dataset.class_names)
     probabilities = special.softmax(evaluation.logits.astype(np.float64) / run.temperature, axis=1)
     labels = evaluation.labels.astype(np.int64)
@@ -192,7 +196,9 @@ def find_mistakes(run: Run, split: str = "test", most: int = MOST_SHOWN) -> Mist
     notes = dataset.notes
     if split == "train":
         notes += ("these are the images it was trained on: their accuracy says nothing about new ones",)
-    suspects = find_suspects(split, chosen, dataset, probabilities, features.numpy(), most, run.config.name)
+    suspects = find_suspects(
+        split, chosen, dataset, probabilities, (features or [logits])[0].numpy(), most, run.config.name
+    )
     near = find_near_pairs(dataset, split)
     notes += (*near.notes, *((suspects,) if isinstance(suspects, str) else ()))
     commonest = commonest_confusions(counts, dataset.class_names, _MOST_CONFUSIONS)
@@ -267,9 +273,10 @@ def _difficulty(one: ClassAccuracy) -> float:
     return one.interval.value if one.interval else 2.0  # classes without images come last
 
 
-def _by_loss(found: Mistakes) -> str:
+def _by_loss(found: Mistakes) -> bytes:
     """Return every image of the split as CSV, the highest loss first."""
-    text = io.StringIO()
+    data = io.BytesIO()  # a StringIO takes four bytes per letter
+    text = io.TextIOWrapper(data, "utf-8", newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["loss", "index", "path", "label", "prediction", "confidence"])
     for index in np.argsort(-found.losses, kind="stable"):
@@ -278,4 +285,5 @@ def _by_loss(found: Mistakes) -> str:
             f"{found.losses[index]:.6g}", int(index), found.paths[index] if found.paths else "",
             found.class_names[int(found.labels[index])], found.class_names[int(row.argmax())], f"{row.max():.6g}",
         ])  # fmt: skip
-    return text.getvalue()
+    text.flush()
+    return data.getvalue()

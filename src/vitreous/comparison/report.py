@@ -7,14 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from vitreous import hardware
 from vitreous.comparison import hard_images
 from vitreous.comparison.figures import Styles, draw_accuracy, draw_accuracy_over_time, draw_loss
 from vitreous.comparison.published import reruns
-from vitreous.comparison.results import Comparison, ModelResult, ModelSummary, check_results, summarise
+from vitreous.comparison.results import Comparison, ModelResult, ModelSummary, Pictures, check_results, summarise
 from vitreous.comparison.table import measures
 from vitreous.comparison.verdict import TIMING_FACTOR, Pair, best_of_each, compare_pairs, headline
 from vitreous.evaluation.class_metrics import MOST_LISTED, ClassMetrics
@@ -31,7 +28,7 @@ _MISTAKES_COLUMNS = 4
 
 def write_comparison(
     results: Sequence[ModelResult],
-    test_images: NDArray[np.uint8],
+    test_images: Pictures,
     class_names: Sequence[str],
     out: Path,
     *,

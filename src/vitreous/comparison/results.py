@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vitreous.comparison import display
+from vitreous.data.datasets import Split
 from vitreous.errors import DataError
 from vitreous.evaluation import metrics
 from vitreous.evaluation.class_metrics import ClassMetrics, balanced_accuracy, macro_f1, per_class_metrics
@@ -52,19 +53,28 @@ class ModelResult:
     raw_calibration_error: float | None = None
 
 
-def check_results(results: Sequence[ModelResult], images: NDArray[np.uint8], class_names: Sequence[str]) -> None:
+Pictures = NDArray[np.uint8] | Split  # (n, C, H, W)
+
+
+def check_results(results: Sequence[ModelResult], images: Pictures, class_names: Sequence[str]) -> None:
     """Raise a DataError if these results cannot be compared; the report relies on it."""
     _check_names(results)
     labels, num_classes = results[0].labels, len(class_names)
     if num_classes < 2:
         raise DataError(f"a comparison needs at least two classes, not {num_classes}")
-    if images.ndim != 4 or len(images) != len(labels) or images.dtype != np.uint8:
-        raise DataError(f"expected {len(labels)} test images (n, C, H, W) of bytes, not {images.shape} {images.dtype}")
+    if isinstance(images, Split):
+        shape: tuple[int, ...] = (len(images), *images.image_shape)
+        is_bytes = True
+    else:
+        shape, is_bytes = images.shape, images.dtype == np.uint8
+    if len(shape) != 4 or shape[0] != len(labels) or not is_bytes:
+        of = "of bytes" if is_bytes else "of other numbers"
+        raise DataError(f"expected {len(labels)} test images (n, C, H, W) of bytes, not {shape} {of}")
     for result in results:
         who = f"{result.name!r} (seed {result.seed})"
         if not np.array_equal(result.labels, labels):
             raise DataError(f"{who} was evaluated on other test images than the first model")
-        table = result.probabilities.astype(np.float64)
+        table = result.probabilities
         if table.shape != (len(labels), num_classes):
             raise DataError(
                 f"{who} has probabilities {table.shape}, expected {(len(labels), num_classes)}: one row per test image,"
@@ -122,8 +132,14 @@ class ModelSummary:
     def published(self) -> dict[str, Any] | None:
         return next((run.published for run in self.runs if run.published), None)
 
-    def mean_probabilities(self) -> NDArray[np.float64]:
-        return np.mean([run.probabilities.astype(np.float64) for run in self.runs], axis=0)
+    def mean_probabilities(self) -> NDArray[np.floating[Any]]:
+        """Return the mean over seeds in float64; one seed's as they are."""
+        if len(self.runs) == 1:
+            return self.runs[0].probabilities
+        total = np.zeros(self.runs[0].probabilities.shape)
+        for run in self.runs:
+            total += run.probabilities
+        return total / len(self.runs)
 
     def share_correct(self) -> NDArray[np.float64]:
         """Return the share of seeds that predict each image correctly (0 or 1 for one seed)."""

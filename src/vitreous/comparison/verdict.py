@@ -21,7 +21,8 @@ from vitreous.reports import formats
 from vitreous.reports.formats import join, percent
 
 _BOOTSTRAP_SAMPLES = 2000
-_BOOTSTRAP_CHUNK = 250
+_BOOTSTRAP_CHUNK = 250  # samples at a time, of many images fewer
+_BOOTSTRAP_WEIGHTS = 2**22  # that are in memory at a time
 #: A single timing on a shared machine varies by tens of percent; less than this factor is not called a difference.
 TIMING_FACTOR = 1.25
 
@@ -211,17 +212,21 @@ def _nll_p_value(first: ModelSummary, second: ModelSummary) -> float:
 def _calibration_test(models: Sequence[ModelSummary]) -> Callable[[ModelSummary, ModelSummary], float]:
     """Return a paired bootstrap test over images: how often does resampling reverse the difference?"""
     count = len(models[0].labels)
-    gaps = [[metrics.calibration_gaps(run.probabilities, run.labels) for run in model.runs] for model in models]
-    columns = np.concatenate([gap for model in gaps for gap in model], axis=1).astype(np.float32)
-    owner = np.repeat(np.arange(len(models)), [sum(gap.shape[1] for gap in model) for model in gaps])
+    num_runs, bins = np.array([len(model.runs) for model in models]), metrics.CALIBRATION_BINS
+    columns = np.zeros((count, num_runs.sum() * bins), np.float32)
+    for number, run in enumerate(run for model in models for run in model.runs):
+        bin_of, gaps = metrics.calibration_gaps(run.probabilities, run.labels)
+        columns[np.arange(count), number * bins + bin_of] = gaps
+    owner = np.repeat(np.arange(len(models)), num_runs * bins)
     generator = np.random.default_rng(0)
     samples = []
-    for _ in range(_BOOTSTRAP_SAMPLES // _BOOTSTRAP_CHUNK):
-        drawn = generator.integers(0, count, (_BOOTSTRAP_CHUNK, count))
-        weights = np.stack([np.bincount(row, minlength=count) for row in drawn]).astype(np.float32)
-        sums = np.abs(weights @ columns)  # (samples, runs × bins)
+    chunk = max(1, min(_BOOTSTRAP_CHUNK, _BOOTSTRAP_WEIGHTS // count))
+    weights = np.empty((chunk, count), np.float32)
+    for start in range(0, _BOOTSTRAP_SAMPLES, chunk):
+        for row in weights:
+            row[:] = np.bincount(generator.integers(0, count, count), minlength=count)
+        sums = np.abs(weights @ columns)[: _BOOTSTRAP_SAMPLES - start]  # (samples, runs × bins)
         samples.append(np.stack([sums[:, owner == index].sum(axis=1) for index in range(len(models))], axis=1))
-    num_runs = np.array([len(model.runs) for model in models])
     errors = np.concatenate(samples) / (count * num_runs)  # (samples, models)
     of_model = {model.name: errors[:, index] for index, model in enumerate(models)}
 

@@ -10,6 +10,7 @@ from vitreous.config.schema import (
     CNNConfig,
     Config,
     DataConfig,
+    MixerConfig,
     ModelConfig,
     StartConfig,
     TrainConfig,
@@ -19,6 +20,6 @@ from vitreous.config.schema import (
 
 __all__ = [
     "ArticleCNNConfig", "ArticleDesignConfig", "ArticleViTConfig", "AugmentConfig", "CNNConfig", "Config", "DataConfig",
-    "ModelConfig", "Positive", "Size", "StartConfig", "TrainConfig", "ViTConfig", "build_config", "configure",
-    "merge_toml", "override",
+    "MixerConfig", "ModelConfig", "Positive", "Size", "StartConfig", "TrainConfig", "ViTConfig", "build_config",
+    "configure", "merge_toml", "override",
 ]  # fmt: skip

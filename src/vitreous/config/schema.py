@@ -266,6 +266,35 @@ class CNNConfig(_ImageModel):
         return self
 
 
+class MixerConfig(_ImageModel):
+    """A ViT with a dense layer over the tokens in place of attention (MLP-Mixer), the mean of which is classified."""
+
+    kind: Literal["mixer"] = "mixer"
+    patch_size: Size = (7, 7)
+    dim: Positive = 64
+    depth: Count = 4
+    token_dim: Positive = 32  # hidden width of the layers that mix tokens
+    mlp_dim: Positive = 128
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
+
+    @property
+    def num_patches(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    def check_geometry(self) -> Self:
+        """Raise if the patches do not fill the image; checked when the model is built, as for a ViT."""
+        if self.image_size[0] % self.patch_size[0] or self.image_size[1] % self.patch_size[1]:
+            raise ConfigError(
+                f"model.patch_size={_size(self.patch_size)} does not divide the images of {_size(self.image_size)}"
+                " pixels: choose a patch that does, or another --set data.image_size"
+            )
+        return self
+
+
 class _ArticleModel(_ImageModel):
     @model_validator(mode="after")
     def _check_geometry(self) -> Self:
@@ -292,6 +321,7 @@ class ArticleViTConfig(_ArticleModel):
     dim: Positive = 64
     num_heads: Positive = 4
     mlp: Positive = 3000  # the article takes this argument and never uses it
+    feedforward: Positive = 3000  # of its encoder layers; a smaller one makes `bundled:broken` small
     class_token_seed: Seed = 0  # its class vector is not in the state dict: a run rebuilds it from this
     #: flaws to correct, none by default; docs/article.md measures "attention"
     fixes: tuple[Literal["attention", "normalisation", "class-token", "pre-norm", "head"], ...] = ()
@@ -310,7 +340,8 @@ class ArticleDesignConfig(_ArticleModel):
 
 
 ModelConfig = Annotated[
-    ViTConfig | CNNConfig | ArticleCNNConfig | ArticleViTConfig | ArticleDesignConfig, Field(discriminator="kind")
+    ViTConfig | CNNConfig | MixerConfig | ArticleCNNConfig | ArticleViTConfig | ArticleDesignConfig,
+    Field(discriminator="kind"),
 ]
 
 
@@ -327,6 +358,8 @@ class AugmentConfig(_Frozen):
     elastic: NonNegative = 0.0  # pixels by which a point of a coarse 4×4 grid may move
     erase: Fraction = 0.0  # side of an erased square, as a share of the image's
     flip: bool = False  # left-right
+    #: random crops, resized to the image size: the smallest share of the area that one keeps, such as 0.35; 0: none
+    crop: Fraction = 0.0
 
 
 class DataConfig(_Frozen):
@@ -342,6 +375,9 @@ class DataConfig(_Frozen):
     val_fraction: Fraction = 0.1  # likewise, of what is left; 0: none
     split_seed: Seed = 0
     train_per_class: Positive | None = None  # keep only this many training images per class
+    #: for studies: the patches of every image in another order, the same in all (fixed) or one of its own (each)
+    shuffle_patches: Literal["none", "fixed", "each"] = "none"
+    shuffle_patch_size: Size = (7, 7)
     augment: AugmentConfig = AugmentConfig()
 
 
@@ -388,6 +424,8 @@ class TrainConfig(_Frozen):
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     threads: Positive | None = None  # None: all cores of this machine
     compile: bool = False
+    shard: bool = False  # divide a ViT's parameters, gradients and optimizer state among the processes (FSDP)
+    activation_checkpointing: bool = False  # a ViT's blocks are computed again for the backward pass: less memory
     freeze: Literal["none", "backbone"] = "none"  # backbone: only the head learns (a linear probe)
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # factor of the learning rate per layer below the head
 
@@ -428,6 +466,12 @@ class Config(_Frozen):
             )
         if self.train.loss == "nll" and self.train.label_smoothing:
             raise ValueError("train.label_smoothing has no effect with train.loss='nll': set it to 0")
+        for name in ("shard", "activation_checkpointing"):
+            if getattr(self.train, name) and self.model.kind != "vit":
+                raise ValueError(
+                    f"train.{name} works by the blocks of a ViT, and a {self.model.kind!r} has none: leave it out, or"
+                    " choose a ViT preset"
+                )
         if self.train.freeze == "backbone" and self.model.kind != "vit":
             raise ValueError(
                 f"train.freeze='backbone' is for ViTs; a {self.model.kind!r} is small enough to train whole: leave it"

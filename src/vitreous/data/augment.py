@@ -6,6 +6,7 @@ Shapes: B images, C channels. Images are floats in [0, 1]; pixels from outside t
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -17,18 +18,35 @@ from vitreous.data.splitmix import splitmix64
 
 _ELASTIC_GRID = 4  # control points per side; displacements between them are interpolated
 _ELASTIC_POINTS = 2 * _ELASTIC_GRID**2
+_WIDEST = 4 / 3  # aspect ratio of a crop
 
 
-def uniforms(seed: int, epoch: int, indices: Tensor, count: int) -> Tensor:
-    """Return `count` numbers in [0, 1) per image, a pure function of (seed, epoch, image index): (B, count)."""
+def uniforms(seed: int, epoch: int, indices: Tensor, count: int, first: int = 0) -> Tensor:
+    """Return `count` numbers in [0, 1) per image, a pure function of (seed, epoch, image index): (B, count).
+
+    `first` of them are left out at the beginning.
+    """
     epoch_key = splitmix64(splitmix64([seed], 1) + np.uint64(epoch), 0)
     image_keys = splitmix64(epoch_key, indices.numpy())[:, None]
-    words = splitmix64(image_keys, np.arange(1, count + 1))
+    words = splitmix64(image_keys, np.arange(first + 1, first + count + 1))
     return torch.from_numpy((words >> np.uint64(40)).astype(np.float32) * np.float32(2**-24))  # 24 bits fill a float
 
 
-def augment(images: Tensor, indices: Tensor, config: AugmentConfig, seed: int, epoch: int) -> Tensor:
-    """Transform each of the (B, C, height, width) images by random amounts of its own."""
+def augment(
+    images: Tensor,
+    indices: Tensor,
+    config: AugmentConfig,
+    seed: int,
+    epoch: int,
+    size: tuple[int, int] | None = None,
+) -> Tensor:
+    """Transform each of the (B, C, height, width) images by random amounts of its own.
+
+    Crops come first, and have the given size; without it, that of the images.
+    """
+    if config.crop:
+        random = uniforms(seed, epoch, indices, 4, first=9 + _ELASTIC_POINTS)
+        images = crop_and_resize(images, _crops(random, config.crop, images.shape[-2:]), size or images.shape[-2:])
     geometric = config.shift or config.rotate or config.scale or config.shear or config.elastic or config.flip
     if not geometric and not config.erase:
         return images
@@ -40,6 +58,39 @@ def augment(images: Tensor, indices: Tensor, config: AugmentConfig, seed: int, e
             grid = grid + _elastic(random[:, 9:], config.elastic, images.shape[-2:])
         images = F.grid_sample(images, grid.to(images.dtype), padding_mode="zeros", align_corners=False)
     return _erase(images, random[:, 6:9], config.erase) if config.erase else images
+
+
+def _crops(random: Tensor, smallest: float, size: torch.Size) -> Tensor:
+    """Return top, left, height and width in pixels of a crop of each image, (B, 4).
+
+    The share of the area is uniform from `smallest` to 1, the logarithm of the aspect ratio from 3:4 to 4:3, and the
+    place uniform, as in torchvision's RandomResizedCrop; a side that is too long is as long as the image.
+    """
+    height, width = size
+    area = (smallest + (1 - smallest) * random[:, 0]) * height * width
+    stretch = ((random[:, 1] - 0.5) * math.log(_WIDEST)).exp()  # the root of the aspect ratio
+    sides = torch.stack([(area.sqrt() / stretch).clamp(max=height), (area.sqrt() * stretch).clamp(max=width)], dim=1)
+    return torch.cat([random[:, 2:] * (torch.tensor([height, width]) - sides), sides], dim=1)
+
+
+def crop_and_resize(images: Tensor, crops: Tensor, size: Sequence[int]) -> Tensor:
+    """Resize the crops (B, 4) of (B, C, height, width) to `size`: bilinear with antialiasing, as `fitting.py` has it.
+
+    Each axis is one batched matrix product. So crops of all sizes are resized at once, unlike with F.interpolate, and
+    shrinking averages, unlike with F.grid_sample.
+    """
+    rows = _resampling(crops[:, 0], crops[:, 2], images.shape[-2], size[0])  # (B, 1, new height, height)
+    columns = _resampling(crops[:, 1], crops[:, 3], images.shape[-1], size[1])
+    return rows @ (images @ columns.mT)
+
+
+def _resampling(start: Tensor, length: Tensor, old: int, new: int) -> Tensor:
+    """Return the weights of `old` pixels in each of `new` ones, (B, 1, new, old)."""
+    scale = (length / new)[:, None, None]
+    centres = start[:, None, None] + (torch.arange(new)[:, None] + 0.5) * scale  # (B, new, 1)
+    distances = (torch.arange(old) + 0.5 - centres).abs()
+    weights = (1 - distances / scale.clamp(min=1)).clamp(min=0)
+    return (weights / weights.sum(dim=-1, keepdim=True))[:, None]
 
 
 def _inverse_affine(random: Tensor, config: AugmentConfig, size: torch.Size) -> Tensor:

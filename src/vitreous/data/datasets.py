@@ -12,22 +12,41 @@ import math
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from vitreous.config import DataConfig
 from vitreous.data.fitting import Fit
 from vitreous.data.images import convert
+from vitreous.data.mapped import MappedRows
+from vitreous.data.prepared import has_prepared, verify_folder
+from vitreous.data.shuffling import shuffle_patches
 from vitreous.data.specs import DATASETS, DatasetInfo, DatasetSpec
-from vitreous.data.splits import MeanStd, Polarity, RawDataset, Split, duplicates_between, keep_per_class, split_indices
+from vitreous.data.splits import (
+    MeanStd,
+    Polarity,
+    RawDataset,
+    Split,
+    View,
+    duplicates_between,
+    keep_per_class,
+    split_indices,
+)
 from vitreous.downloads import cache
 from vitreous.errors import DataError, quoted
 from vitreous.hardware import require_memory
 from vitreous.reports.formats import by, join
 
+if TYPE_CHECKING:
+    from vitreous.data.sources.find import Found
+
 __all__ = [
     "DATASETS", "Dataset", "Description", "Split", "describe", "duplicates_between", "fetch", "load_dataset", "verify",
 ]  # fmt: skip
+
+
+_MOST_MEASURED = 5000  # images from which mean and standard deviation are taken where they must be read for that
 
 
 @dataclass(frozen=True)
@@ -45,6 +64,7 @@ class Dataset:
     duplicates: int = 0  # test images that are in the training set too; not counted in the named data sets
     fit: Fit = "stretch"  # how images of another size are fitted
     skipped: tuple[str, ...] = ()  # files left out because they cannot be read
+    shuffled: bool = False  # the patches of the images are in another order (data.shuffle_patches)
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -81,37 +101,49 @@ def load_dataset(config: DataConfig, multiple_of: tuple[int, int] = (1, 1), long
             " accuracy on them means nothing"
         )
     channels, *size = train.image_shape
-    _check_memory(config, len(train) + len(val) + len(test), train.image_shape)
+    is_mapped = isinstance(train.store, MappedRows)
+    _check_memory(config, len(train) + len(val) + len(test), train.image_shape, is_mapped)
     train, val, test = (_convert(split, config) for split in (train, val, test))
+    if train.block is not None:
+        train = train.in_order_of_store()
     new_channels, *new_size = train.image_shape
     if new_size != size:
         notes.append(f"images resized from {by(*size)} to {by(*new_size)}")
     if new_channels != channels:
         notes.append("colours converted to gray by luma" if channels == 3 else "gray repeated over three channels")
     mean, std = _mean_std(raw, train)
+    if config.shuffle_patches != "none":
+        train, val, test = (shuffle_patches(split, config, part) for part, split in enumerate((train, val, test)))
+        own = "the same order for all" if config.shuffle_patches == "fixed" else "each image has an order of its own"
+        notes.append(f"patches of {by(*config.shuffle_patch_size)} pixels are shuffled ({own})")
     return Dataset(
         name=config.name, train=train, val=val, test=test, class_names=raw.class_names, mean=mean, std=std,
         polarity=raw.polarity, checksums=raw.checksums, notes=tuple(notes), duplicates=duplicates,
-        fit=config.fit or raw.fit, skipped=raw.skipped,
+        fit=config.fit or raw.fit, skipped=raw.skipped, shuffled=config.shuffle_patches != "none",
     )  # fmt: skip
 
 
 def _read(config: DataConfig, multiple_of: tuple[int, int], longest_side: int | None) -> RawDataset:
-    name = config.name
+    source = open_source(config.name)
+    if isinstance(source, RawDataset):
+        return source
+    from vitreous.data.prepare import prepare
+
+    with source.listed() as listing:
+        raw = prepare(listing, config, config.name, multiple_of, longest_side)
+    return dataclasses.replace(raw, notes=(*source.notes, *raw.notes))
+
+
+def open_source(name: str) -> Found:
+    """Return what a name of data means: arrays, or images that are listed and not decoded yet."""
     if name in DATASETS:
         return DATASETS[name].load()
     from vitreous.data.sources.find import find_source
 
     source = find_source(name) if name else None
-    if isinstance(source, RawDataset):
-        return source
-    if source is not None:
-        from vitreous.data.prepare import prepare
-
-        with source.listed() as listing:
-            raw = prepare(listing, config, name, multiple_of, longest_side)
-        return dataclasses.replace(raw, notes=(*source.notes, *raw.notes))
-    raise _unknown(name)
+    if source is None:
+        raise _unknown(name)
+    return source
 
 
 def _unknown(name: str) -> DataError:
@@ -161,10 +193,10 @@ def _split(config: DataConfig, raw: RawDataset, notes: list[str]) -> tuple[Split
     return train, val, test
 
 
-def _check_memory(config: DataConfig, num_images: int, shape: tuple[int, int, int]) -> None:
-    """Refuse a size to which images in memory cannot be resized; a prepared copy has the size already."""
+def _check_memory(config: DataConfig, num_images: int, shape: tuple[int, int, int], is_mapped: bool) -> None:
+    """Refuse a size to which images in memory cannot be resized; mapped ones are resized when they are read."""
     wanted = _converted_shape(config, shape)
-    if wanted != shape:
+    if wanted != shape and not is_mapped:
         require_memory(
             num_images * math.prod(wanted),
             f"{num_images:,} images of {by(*wanted[1:])} pixels",
@@ -181,8 +213,11 @@ def _convert(split: Split, config: DataConfig) -> Split:
     channels, *size = _converted_shape(config, split.image_shape)
     if (channels, *size) == split.image_shape:
         return split
-    images = convert(split.images, (size[0], size[1]), channels, config.fit or "stretch")
-    return Split(images, split.labels, split.paths, split.digests)
+    view = View((size[0], size[1]), channels, config.fit or "stretch")
+    if isinstance(split.store, MappedRows):  # read from a disk: converted when they are read
+        return dataclasses.replace(split, view=view)
+    names, digests = tuple(split.paths), split.digests
+    return Split(convert(split.images, *view), split.labels, store_names=names, store_digests=digests)
 
 
 def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
@@ -190,13 +225,24 @@ def _mean_std(raw: RawDataset, train: Split) -> MeanStd:
     channels = train.image_shape[0]
     if raw.mean_std is not None and len(raw.mean_std[0]) == channels:
         return raw.mean_std
+    if train.view is not None and train.store_sums is not None:
+        train = _of_known_sums(train, train.view.channels)
     count = len(train) * math.prod(train.image_shape[1:])
     means, stds = [], []
-    for total, squares in train.sums.tolist():  # Python's integers: nothing overflows, nothing is rounded
+    sums = train.sums.tolist() * (channels // train.image_shape[0])
+    for total, squares in sums:  # Python's integers: nothing overflows, nothing is rounded
         means.append(round(total / count / 255, 4))
         variance = (count * squares - total**2) / count**2
         stds.append(round(max(math.sqrt(variance) / 255, 1e-3), 4))  # not 0, by which to_input would divide
     return tuple(means), tuple(stds)
+
+
+def _of_known_sums(train: Split, channels: int) -> Split:
+    """Return the images as they are stored, whose sums are known; if they become gray, some of them in gray."""
+    if channels >= train.stored_shape[0]:
+        return dataclasses.replace(train, view=None)
+    some = np.unique(np.linspace(0, len(train) - 1, _MOST_MEASURED).astype(np.int64))
+    return dataclasses.replace(train.take(some), store_sums=None)
 
 
 # --- the named data sets in the cache -----------------------------------------------------------------------------
@@ -226,7 +272,10 @@ def fetch(name: str) -> Path | None:
 
 
 def verify(name: str) -> dict[str, cache.Status]:
-    """Hash every file of a data set again: "ok", "missing" or "corrupt" for each."""
+    """Hash every file of a data set, or of prepared images, again: "ok", "missing" or "corrupt" for each."""
+    folder = Path(os.path.expanduser(name))
+    if name not in DATASETS and has_prepared(folder):
+        return verify_folder(folder)
     files = _spec(name).files
     return {} if files is None else cache.verify(files)
 

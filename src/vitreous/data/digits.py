@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from vitreous.data.digit_normalisation import MIN_INK, centre, scale_to_fit
-from vitreous.data.splits import RawDataset, Split, image_digest, split_indices
+from vitreous.data.splits import DIGEST, RawDataset, Split, image_digest, split_indices
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,8 +28,8 @@ def load_digits() -> RawDataset:
     import torch
 
     images, labels = _read_digits()
-    digests = tuple(map(image_digest, images.astype(np.uint8)))
-    everything = Split(_upscale(images), torch.from_numpy(labels), source_digests=digests)
+    digests = np.array([image_digest(image) for image in images.astype(np.uint8)], DIGEST)
+    everything = Split(_upscale(images), torch.from_numpy(labels), store_digests=digests)
     train, test = split_indices(everything.labels, TEST_FRACTION, TEST_SEED)
     return RawDataset(
         splits={"train": everything.take(train), "test": everything.take(test)},

@@ -54,7 +54,7 @@ class NearDuplicates:
 def near_duplicates(dataset: Dataset, among: Sequence[str] = ("train", "val", "test")) -> NearDuplicates:
     """Return pairs across splits, and pairs under different labels, with at least one picture in the splits `among`."""
     every = {name: split for name, split in _splits(dataset).items() if len(split)}
-    descriptors = {name: describe_pictures(split) for name, split in every.items()}
+    descriptors: dict[str, Descriptors] = {}
     found: list[NearDuplicate] = []
     notes: list[str] = []
     for first, second in combinations_with_replacement(every, 2):
@@ -64,6 +64,8 @@ def near_duplicates(dataset: Dataset, among: Sequence[str] = ("train", "val", "t
         if images > MOST_IMAGES:
             notes.append(f"near-duplicates of {first} in {second} were not searched: more than {MOST_IMAGES:,} images")
             continue
+        for name in {first, second} - descriptors.keys():
+            descriptors[name] = describe_pictures(every[name])
         pairs = list(islice(_pairs(every[first], every[second], descriptors[first], descriptors[second]), MOST_PAIRS))
         if len(pairs) == MOST_PAIRS:
             notes.append(f"near-duplicates of {first} in {second}: more than {MOST_PAIRS:,}, the search stopped there")
@@ -144,7 +146,7 @@ def near_duplicate_notes(dataset: Dataset, most: int = 8) -> list[str]:
     found, splits = near_duplicates(dataset), _splits(dataset)
 
     def digest(split_name: str, index: int) -> bytes:
-        return splits[split_name].digests[index]
+        return splits[split_name].digest(index)
 
     notes = [
         f"almost the same picture: {describe_pair(pair, dataset)}"

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import os
-import tokenize
 import zipfile
 import zlib
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 
 from vitreous.data.array_names import assign_roles, parse_name
 from vitreous.data.labelled_arrays import to_dataset
+from vitreous.data.npy import NpyError, read_header, read_npy
 from vitreous.data.splits import RawDataset
 from vitreous.downloads.files import open_plain, unchanged_sha256
 from vitreous.errors import DataError
@@ -21,7 +20,6 @@ from vitreous.hardware import require_memory
 
 _ALWAYS_ALLOWED, _MAX_EXPANSION = 2**28, 100  # bytes unpacked, and per byte of the file; drawings compress by about 10
 MAPPED_BYTES = 2**28  # .npy files from this size are mapped into memory and not read
-MAX_DIMENSIONS, MAX_EXTENT = 8, 2**40  # of any array; an empty one may declare a large extent
 _DAMAGE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, NotImplementedError, RuntimeError, KeyError)
 
 
@@ -63,7 +61,7 @@ def _open_npy(path: Path) -> np.ndarray:
     try:
         with open_plain(path) as stream:
             size = os.fstat(stream.fileno()).st_size
-            shape, fortran_order, dtype = _read_header(stream, size)
+            shape, fortran_order, dtype = read_header(stream, size)
             if size >= MAPPED_BYTES:
                 order: Literal["C", "F"] = "F" if fortran_order else "C"
                 # copy-on-write: torch warns of memory that it must not write to
@@ -77,48 +75,6 @@ def _open_npy(path: Path) -> np.ndarray:
 
 
 # --- bytes → arrays ----------------------------------------------------------------------------------------------
-
-
-class NpyError(ValueError):
-    """Why an array is refused: the end of a sentence that begins with its name."""
-
-
-def read_npy(stream: IO[bytes], num_bytes: int) -> np.ndarray:
-    """Read an untrusted .npy file of `num_bytes`; nothing is unpickled, and the header is checked before the data.
-
-    Raise NpyError where the header or the data are wrong. Errors of the stream itself (zipfile, zlib) pass through.
-    """
-    shape, fortran_order, dtype = _read_header(stream, num_bytes)
-    available = num_bytes - stream.tell()
-    data = bytearray(available)  # filled in place, so that memory has the array once
-    done = 0
-    while done < available and (count := stream.readinto(memoryview(data)[done:])):  # type: ignore[attr-defined]
-        done += count
-    if done != available:
-        raise NpyError("is truncated")
-    return np.ndarray(shape, dtype, buffer=data, order="F" if fortran_order else "C")
-
-
-def _read_header(stream: IO[bytes], num_bytes: int) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Return (shape, whether it is in Fortran's order, type) of a .npy file, checked against its length."""
-    try:
-        version = np.lib.format.read_magic(stream)
-        shape, fortran_order, dtype = _HEADER_READERS[version](stream)
-    except KeyError:
-        raise NpyError(f"has the unknown .npy version {version}") from None
-    except (ValueError, SyntaxError, TypeError, tokenize.TokenError, RecursionError, MemoryError) as error:
-        reason = " ".join(str(error).split())  # NumPy's messages have several lines
-        raise NpyError(f"has a damaged header ({reason:.200})") from None
-    if dtype.hasobject:
-        raise NpyError("holds pickled Python objects, which are never loaded; save it with dtype=str or a number type")
-    available = num_bytes - stream.tell()
-    fits = len(shape) <= MAX_DIMENSIONS and all(0 <= extent <= MAX_EXTENT for extent in shape)
-    if not fits or dtype.itemsize == 0 or math.prod(shape) * dtype.itemsize != available:
-        raise NpyError(f"declares the shape {shape!s:.120} of {dtype}, but {available:,} bytes follow")
-    return shape, fortran_order, dtype
-
-
-_HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
 
 def check_zip_directory(entries: list[zipfile.ZipInfo], limit: int, most_entries: int = 1000) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 import errno
 import hashlib
 import io
@@ -19,20 +20,13 @@ import numpy as np
 import PIL
 
 from vitreous.config import DataConfig
+from vitreous.data.decoding import Decoded
 from vitreous.data.fitting import Fit, has_aspect_of
 from vitreous.data.items import Item, LazyListing, Listing
-from vitreous.data.prepared import (
-    FORMAT,
-    Content,
-    DamagedCopy,
-    PreparedCopy,
-    copies_folder,
-    lock_of,
-    make_room,
-    new_copy,
-    open_copy,
-)
-from vitreous.data.splits import SPLIT_ORDER, RawDataset, Split, SplitName
+from vitreous.data.prepared import FORMAT, Content, DamagedCopy, Manifest
+from vitreous.data.prepared_cache import copies_folder, lock_of, make_room, new_copy, open_copy
+from vitreous.data.shard_writer import ShardWriter, write_manifest, writing_shard
+from vitreous.data.splits import RawDataset
 from vitreous.data.target import Target
 from vitreous.data.workers import decode, measure
 from vitreous.downloads.files import atomic_write_bytes, locked
@@ -43,6 +37,8 @@ from vitreous.reports.progress import counting
 
 MAX_DEFAULT_SIDE = 128  # pixels: a photograph of 4,000 would be a hundred thousand tokens
 LISTED = 10  # bad files named in the error
+
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 AnyListing = Listing | LazyListing
 
@@ -59,25 +55,28 @@ def prepare(
     `source` names the listing in messages. A default image size is at most `longest_side`, and
     a multiple of `multiple_of`.
     """
-    identity = _identity(listing)
+    identity = identity_of(listing)
     notes = [] if isinstance(listing, LazyListing) else list(listing.notes)  # a copy has those of a lazy one
-    size, fit = _decide(listing, config, source, multiple_of, longest_side or MAX_DEFAULT_SIDE, identity, notes)
+    size, fit = decide(listing, config, source, multiple_of, longest_side or MAX_DEFAULT_SIDE, identity, notes)
     parts = [FORMAT, PIL.__version__, identity, size, config.channels, fit]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
     target = Target(size, config.channels, fit)
-    copy = _open_or_make(copies_folder() / key, listing, target, source, notes)
-    skipped = copy.content.skipped
-    total = len(copy.names) + len(skipped)
-    if skipped and not config.skip_corrupt:
-        raise _corrupt(skipped, total, source)
-    if skipped:
-        notes.append(
-            f"{plural(len(skipped), 'file')} of {total:,} left out because they cannot be read, such as {skipped[0][0]}"
-        )
-    return _raw_dataset(copy, (*notes, *copy.content.notes))
+    manifest, raw = _open_or_make(copies_folder() / key, listing, target, source, notes)
+    if manifest.skipped and not config.skip_corrupt:
+        raise corrupt(manifest.skipped, manifest.total, source)
+    notes += skipped_note(manifest)
+    return dataclasses.replace(raw, notes=tuple(dict.fromkeys([*notes, *raw.notes])))
 
 
-def _identity(listing: AnyListing) -> str:
+def skipped_note(manifest: Manifest) -> list[str]:
+    """Return a note on the files that were left out, if there are any."""
+    if not (skipped := manifest.skipped):
+        return []
+    files = f"{plural(len(skipped), 'file')} of {manifest.total:,}"
+    return [f"{files} left out because they cannot be read, such as {skipped[0][0]}"]
+
+
+def identity_of(listing: AnyListing) -> str:
     """Return a hash of the names, labels, sizes and times of all files: while it stays, so do the images."""
     if isinstance(listing, LazyListing):
         return listing.identity
@@ -103,7 +102,7 @@ def file_stamp(path: str) -> tuple[int, ...]:
 # --- size and fit ------------------------------------------------------------------------------------------------
 
 
-def _decide(
+def decide(
     listing: AnyListing,
     config: DataConfig,
     source: str,
@@ -161,7 +160,7 @@ def _extents(listing: AnyListing, source: str, identity: str) -> np.ndarray:
             else:
                 extents.append(one.extent)
     if not extents:
-        raise _corrupt(errors, len(listing.items), source)
+        raise corrupt(errors, len(listing.items), source)
     found = np.array(extents, np.int32)
     if not errors:
         buffer = io.BytesIO()
@@ -183,7 +182,10 @@ def _shown(listing: AnyListing, source: str, verb: str) -> Iterator[Item]:
 # --- the copy ----------------------------------------------------------------------------------------------------
 
 
-def _open_or_make(folder: Path, listing: AnyListing, target: Target, source: str, notes: list[str]) -> PreparedCopy:
+Opened = tuple[Manifest, RawDataset]
+
+
+def _open_or_make(folder: Path, listing: AnyListing, target: Target, source: str, notes: list[str]) -> Opened:
     try:
         if (copy := open_copy(folder)) is not None:
             return copy
@@ -196,7 +198,7 @@ def _open_or_make(folder: Path, listing: AnyListing, target: Target, source: str
 
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        _require_room(folder.parent, listing, target)
+        require_room(folder.parent, len(listing.items), target)
         with locked(lock_of(folder), wait):
             with contextlib.suppress(DamagedCopy):  # again: another process may have made it meanwhile
                 if (copy := open_copy(folder)) is not None:
@@ -206,24 +208,24 @@ def _open_or_make(folder: Path, listing: AnyListing, target: Target, source: str
                 if (copy := open_copy(folder)) is not None:
                     return copy
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise _no_room(folder.parent, listing, target) from None
+        if error.errno in FULL:
+            raise no_room(folder.parent, len(listing.items), target) from None
     except DamagedCopy:
         pass
     return _make_temporary(listing, target, source)
 
 
-def _make_temporary(listing: AnyListing, target: Target, source: str) -> PreparedCopy:
+def _make_temporary(listing: AnyListing, target: Target, source: str) -> Opened:
     """Return a copy for this process alone: the cache cannot be written to, or a file may be readable next time."""
     folder = Path(tempfile.mkdtemp(prefix="vitreous-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     try:
-        _require_room(folder, listing, target)
+        require_room(folder, len(listing.items), target)
         _make(folder / "copy", listing, target, source)
         copy = open_copy(folder / "copy")
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            raise _no_room(folder, listing, target) from None
+        if error.errno in FULL:
+            raise no_room(folder, len(listing.items), target) from None
         raise DataError(f"cannot write a prepared copy of the images to {folder}: {error.strerror or error}") from None
     assert copy is not None
     return copy
@@ -231,49 +233,55 @@ def _make_temporary(listing: AnyListing, target: Target, source: str) -> Prepare
 
 def _make(folder: Path, listing: AnyListing, target: Target, source: str) -> bool:
     """Decode everything into a copy; return whether it may be kept."""
-    notes = dict[str, None]()
-    skipped: list[tuple[str, str]] = []
-    lasts = True
-    with new_copy(folder, target.size) as writer, contextlib.closing(decode(listing.items, target)) as images:  # type: ignore[type-var]
-        for item, image in zip(_shown(listing, source, "reading"), images, strict=True):
-            if image.pixels is None:
-                skipped.append((item.name, str(image.error)))
-                lasts = lasts and not image.may_be_read_later
-                continue
-            writer.append(image.pixels, item.name, item.label, item.split, image.digest, image.is_gray)
-            notes.update(dict.fromkeys(image.notes))
-        if len(skipped) == len(listing.items):
-            raise _corrupt(skipped, len(listing.items), source)
+    with new_copy(folder) as temporary, contextlib.closing(decode(listing.items, target)) as images:  # type: ignore[type-var]
+        with writing_shard(temporary, 0, target.size) as writer:
+            for place, (item, image) in enumerate(zip(_shown(listing, source, "reading"), images, strict=True)):
+                write_decoded(writer, item, image, place)
+            shard = writer.finish(target.channels)
+        if not shard.images:
+            raise corrupt(shard.skipped, len(listing.items), source)
         content = Content(
             class_names=tuple(listing.class_names),
             fit=target.fit,
-            notes=(*(listing.notes if isinstance(listing, LazyListing) else ()), *notes),
-            skipped=tuple(skipped),
+            notes=tuple(listing.notes) if isinstance(listing, LazyListing) else (),
             source=source,
         )
-        writer.finish(content, target.channels)
-    return lasts
+        write_manifest(temporary, Manifest(content, target.size, (shard,)))
+    return shard.lasts
 
 
-def _require_room(folder: Path, listing: AnyListing, target: Target) -> None:
-    if shutil.disk_usage(folder).free < _bytes_of(listing, target):
+def write_decoded(writer: ShardWriter, item: Item, image: Decoded, place: int) -> None:
+    """Add an image to a shard, or the reason why it cannot be read."""
+    if image.pixels is None:
+        writer.skip(item.name, str(image.error), image.may_be_read_later)
+    else:
+        writer.append(image.pixels, item.name, item.label, item.split, image.digest, place, image.is_gray, image.notes)
+
+
+def require_room(folder: Path, num_images: int, target: Target) -> None:
+    """Raise an OSError if so many images do not fit onto the disk."""
+    if shutil.disk_usage(folder).free < bytes_of(num_images, target):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _bytes_of(listing: AnyListing, target: Target) -> int:
-    return len(listing.items) * (target.channels or 3) * target.size[0] * target.size[1]
+def bytes_of(num_images: int, target: Target) -> int:
+    return num_images * (target.channels or 3) * target.size[0] * target.size[1]
 
 
-def _no_room(folder: Path, listing: AnyListing, target: Target) -> DataError:
-    needed, free = _bytes_of(listing, target), shutil.disk_usage(folder).free
+def no_room(
+    folder: Path,
+    num_images: int,
+    target: Target,
+    advice: str = "lower data.image_size, make room, or set VITREOUS_CACHE to a folder on another disk",
+) -> DataError:
+    needed, free = bytes_of(num_images, target), shutil.disk_usage(folder).free
     return DataError(
-        f"the {len(listing.items):,} images in {by(*target.size)} pixels need {gigabytes(needed)} on the disk, and"
-        f" {gigabytes(free)} are free in {folder}: lower data.image_size, make room, or set VITREOUS_CACHE to a folder"
-        " on another disk"
+        f"the {num_images:,} images in {by(*target.size)} pixels need {gigabytes(needed)} on the disk, and"
+        f" {gigabytes(free)} are free in {folder}: {advice}"
     )
 
 
-def _corrupt(skipped: Sequence[tuple[str, str]], total: int, source: str) -> DataError:
+def corrupt(skipped: Sequence[tuple[str, str]], total: int, source: str) -> DataError:
     """Return the error that lists bad files: all of them in one sentence, or the first ten."""
     reasons = [why for _, why in skipped[:LISTED]]
     if len(skipped) > LISTED:
@@ -283,35 +291,3 @@ def _corrupt(skipped: Sequence[tuple[str, str]], total: int, source: str) -> Dat
         f"{len(skipped):,} of {plural(total, 'file')} of {source} cannot be read: {'; '.join(reasons)}: repair or"
         f" remove {them}, or leave {them} out with --skip-corrupt (data.skip_corrupt)"
     )
-
-
-def _raw_dataset(copy: PreparedCopy, notes: Sequence[str]) -> RawDataset:
-    import torch
-
-    content, digests = copy.content, copy.rows["digest"].tobytes()
-    everything = Split(
-        torch.from_numpy(copy.pixels),
-        torch.from_numpy(copy.rows["label"].copy()),
-        copy.names,
-        tuple(digests[start : start + 16] for start in range(0, len(digests), 16)),
-        store_sums=copy.rows["sums"],
-    )
-    splits: dict[SplitName, Split] = {}
-    for number, name in enumerate(SPLIT_ORDER):
-        rows = np.flatnonzero(copy.rows["split"] == number)
-        if len(rows):
-            splits[name] = everything if len(rows) == len(everything) else everything.take(rows)
-    checksum = hashlib.sha256()
-    for name, split in splits.items():
-        checksum.update(f"{name} {len(split)} {split.sha256}".encode())
-    return RawDataset(
-        splits,
-        content.class_names,
-        checksums={CHECKSUM_NAME: checksum.hexdigest()},
-        notes=tuple(dict.fromkeys(notes)),
-        fit=content.fit,
-        skipped=tuple(name for name, _ in content.skipped),
-    )
-
-
-CHECKSUM_NAME = "images and labels"  # in records; "pixels and labels" was of resized pixels, up to version 0.1

@@ -1,335 +1,311 @@
-"""Prepared copies: decoded images in the cache, as one file that is mapped into memory instead of being read.
+"""Prepared images: decoded once, in files that are mapped into memory instead of being read.
 
-A copy is a folder, `prepared/KEY` in the cache: `pixels.npy`, uint8 (n, C, H, W); `rows.bin`, the label, split, digest
-and sums of each image; `names.json`; and `copy.json`, with everything else and the checksums of all. It is written
-under another name and renamed when it is complete. The least recently used copies are removed when all of them
-together exceed a limit.
+A folder of `vitreous data prepare`, and a prepared copy in the cache, is:
+
+prepared.json       the format's number, the shape (C, H, W) of an image, class names, notes, the shards with the
+                    SHA-256 of their files, and a checksum of all this
+00000-pixels.npy    the images of a shard, uint8 (n, C, H, W)
+00000-rows.npy      of each image: label, split (0 train, 1 val, 2 test), digest of the source image, sums and sums of
+                    squares of its pixels per channel, its place in the source, and where its name ends
+00000-names.txt     the names of the image files, UTF-8, each followed by a line break
+
+A copy in the cache is one shard, in the order of the source. The shards of `data prepare` hold the images in a random
+order (`is_shuffled`), so that any block of them is a fair sample; a split has the order of the source all the same.
 """
 
 from __future__ import annotations
 
-import array
-import contextlib
 import hashlib
 import json
-import os
-import re
-import secrets
-import shutil
-import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vitreous.data.fitting import Fit, to_channels
-from vitreous.data.splits import SPLIT_ORDER, SplitName, image_sums
-from vitreous.downloads.cache import cache_dir
-from vitreous.downloads.files import atomic_write_bytes, locked, read_plain
+from vitreous.data.block_order import BLOCK_BYTES
+from vitreous.data.fitting import Fit
+from vitreous.data.mapped import MappedArray, MappedNames, MappedRows
+from vitreous.data.splits import DIGEST, SPLIT_ORDER, MeanStd, Polarity, RawDataset, Split, SplitName
+from vitreous.downloads.files import read_plain, sha256_of
 from vitreous.errors import DataError
+from vitreous.reports.formats import plural
 
-FORMAT = 2
-PIXELS, ROWS, NAMES, CONTENT = "pixels.npy", "rows.bin", "names.json", "copy.json"
-LIMIT_VARIABLE, DEFAULT_LIMIT_GB = "VITREOUS_PREPARED_GB", 20.0
-ALWAYS_HASHED = 2**29  # bytes; a larger file is trusted while its size and time are those it was written with
+FORMAT = 3
+MANIFEST = "prepared.json"
+ALWAYS_HASHED = 2**29  # bytes of pixels; of more, only the sizes of the files are checked (and in the cache, the times)
+CHECKSUM_NAME = "images and labels"  # in records; "pixels and labels" was of resized pixels, up to version 0.1
 
-_HEADER_BYTES = 128
-_BLOCK_BYTES = 2**18  # written at a time
-_LARGEST = 2**31  # bytes of a file that is read into memory
+_LARGEST_MANIFEST = 2**31  # bytes
+
+Part = Literal["pixels", "rows", "names"]
+_SUFFIXES: dict[Part, str] = {"pixels": "pixels.npy", "rows": "rows.npy", "names": "names.txt"}
+
+
+class DamagedCopy(Exception):
+    """Files that are not as they were written; the message says which, and how."""
+
+
+class OtherFormat(DamagedCopy):
+    """A manifest of another version."""
 
 
 @dataclass(frozen=True)
 class Content:
-    """What is known of a copy as a whole."""
+    """What is known of prepared images as a whole."""
 
     class_names: tuple[str, ...]
     fit: Fit = "stretch"
     notes: tuple[str, ...] = ()
-    skipped: tuple[tuple[str, str], ...] = ()  # (name, why it cannot be read)
     source: str = ""  # for people
+    mean_std: MeanStd | None = None  # published; None: measured
+    polarity: Polarity = "as-is"
 
 
 @dataclass(frozen=True)
-class PreparedCopy:
+class Shard:
+    """A finished shard; `number` is in the names of its files."""
+
+    number: int
+    images: int
+    channels: int
+    is_gray: bool  # all images are
+    sha256: Mapping[Part, str]
+    bytes: Mapping[Part, int]
+    time: int  # when the pixels were written, in nanoseconds
+    notes: tuple[str, ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()  # (name, why it cannot be read)
+    lasts: bool = True  # False: a file may be readable next time
+
+    def file(self, folder: Path, part: Part) -> Path:
+        return shard_file(folder, self.number, part)
+
+
+def shard_file(folder: Path, number: int, part: Part) -> Path:
+    return folder / f"{number:05}-{_SUFFIXES[part]}"
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The content of prepared.json."""
+
     content: Content
-    names: tuple[str, ...]
-    rows: np.ndarray  # (n,) of `row_type`
-    pixels: np.ndarray  # uint8 (n, C, H, W), mapped; writing to it changes the memory of this process alone
+    size: tuple[int, int]
+    shards: tuple[Shard, ...]
+    key: str = ""  # of the source and what its images are converted to
+    num_shards: int = 1  # once it is complete
+    is_shuffled: bool = False
+    is_complete: bool = True
+
+    @property
+    def channels(self) -> int:
+        return self.shards[0].channels
+
+    @property
+    def skipped(self) -> tuple[tuple[str, str], ...]:
+        return tuple(each for shard in self.shards for each in shard.skipped)
+
+    @property
+    def total(self) -> int:
+        """The images of the source, also those that were left out."""
+        return sum(shard.images + len(shard.skipped) for shard in self.shards)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Those on the source, then those on its files."""
+        return tuple(dict.fromkeys([*self.content.notes, *(note for shard in self.shards for note in shard.notes)]))
+
+    def to_bytes(self) -> bytes:
+        record = json.loads(json.dumps({"format": FORMAT, **asdict(self)}))
+        return json.dumps({"checksum": _checksum(record), **record}, indent=1).encode("ascii")
 
 
 def row_type(channels: int) -> np.dtype[np.void]:
     """Return the type of what is known of one image; `sums` are those of `splits.image_sums`."""
-    return np.dtype([("label", "<i8"), ("split", "u1"), ("digest", "u1", 16), ("sums", "<i8", (channels, 2))])
+    return np.dtype(
+        [("label", "<i8"), ("split", "u1"), ("digest", DIGEST), ("sums", "<i8", (channels, 2)), ("place", "<i8"),
+         ("name_end", "<i8")]
+    )  # fmt: skip
 
 
-class DamagedCopy(Exception):
-    """A copy that is not as it was written."""
-
-
-def copies_folder() -> Path:
-    """Return VITREOUS_PREPARED, else a folder in the cache."""
-    chosen = os.environ.get("VITREOUS_PREPARED")
-    return Path(os.path.expanduser(chosen)) if chosen else cache_dir() / "prepared"
-
-
-# --- reading -----------------------------------------------------------------------------------------------------
-
-
-def open_copy(folder: Path) -> PreparedCopy | None:
-    """Return the copy in `folder`, None where there is none; DamagedCopy where it is not as it was written."""
-    try:
-        record = json.loads(read_plain(folder / CONTENT, _LARGEST))
-        checksum = record.pop("checksum")
-        if checksum != _checksum(record) or record["format"] != FORMAT:
-            raise DamagedCopy
-        shape, sha256 = tuple(record["shape"]), record["sha256"]
-        status = (folder / PIXELS).stat()
-        if status.st_size != _HEADER_BYTES + int(np.prod(shape)):
-            raise DamagedCopy
-        trusted = status.st_size > ALWAYS_HASHED and record["time"] == status.st_mtime_ns
-        if not trusted and _sha256_of_pixels(folder / PIXELS) != sha256[PIXELS]:
-            raise DamagedCopy
-        small = {name: read_plain(folder / name, _LARGEST) for name in (ROWS, NAMES)}
-        if any(hashlib.sha256(data).hexdigest() != sha256[name] for name, data in small.items()):
-            raise DamagedCopy
-        rows, names = np.frombuffer(small[ROWS], row_type(shape[1])), tuple(json.loads(small[NAMES]))
-        pixels = np.memmap(folder / PIXELS, np.uint8, mode="c", offset=_HEADER_BYTES, shape=shape)
-        columns = record["content"]
-        tuples = {key: tuple(columns[key]) for key in ("class_names", "notes")}
-        content = Content(**{**columns, **tuples, "skipped": tuple(map(tuple, columns["skipped"]))})
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise DamagedCopy from None
-    with contextlib.suppress(OSError):
-        os.utime(folder)  # used now
-    return PreparedCopy(content, names, rows, pixels)
-
-
-def _checksum(record: dict[str, Any]) -> str:
+def _checksum(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode("ascii")).hexdigest()
 
 
-def _sha256_of_pixels(path: Path) -> str:
-    with path.open("rb") as stream:
-        stream.seek(_HEADER_BYTES)
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+def read_manifest(folder: Path) -> Manifest | None:
+    """Return the manifest of prepared images, None where there is none; DamagedCopy where it cannot be used."""
+    try:
+        record = json.loads(read_plain(folder / MANIFEST, _LARGEST_MANIFEST))
+        number, checksum = record["format"], record.pop("checksum")
+        if number != FORMAT:
+            raise OtherFormat(f"{MANIFEST} has format {number}, and this version reads {FORMAT}")
+        if checksum != _checksum(record):
+            raise DamagedCopy(f"{MANIFEST} does not have its checksum")
+        return _parse(record)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise DamagedCopy(f"{MANIFEST} cannot be read ({error.strerror or error})") from None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise DamagedCopy(f"{MANIFEST} is not a manifest of prepared images") from None
 
 
-# --- writing -----------------------------------------------------------------------------------------------------
-
-
-class CopyWriter:
-    """Write images one after the other into a new folder: gray until the first colour image comes, then colour."""
-
-    def __init__(self, folder: Path, size: tuple[int, int]):
-        self._folder, self._size = folder, size
-        self._path = folder / PIXELS
-        self._channels, self._all_gray = 1, True
-        self._names: list[str] = []
-        self._labels, self._splits, self._digests = array.array("q"), bytearray(), bytearray()
-        self._start(self._path)
-
-    def append(
-        self, image: np.ndarray, name: str, label: int, split: SplitName, digest: bytes, is_gray: bool = False
-    ) -> None:
-        """Add a uint8 (C, H, W) image; `is_gray` where its channels are equal but for a tint."""
-        if image.shape[0] > self._channels:
-            self._rewrite(3)
-        elif image.shape[0] < self._channels:
-            image = np.repeat(image, 3, axis=0)
-        self._write(image)
-        self._names.append(name)
-        self._labels.append(label)
-        self._splits.append(SPLIT_ORDER.index(split))
-        self._digests += digest
-        self._all_gray = self._all_gray and is_gray
-
-    def finish(self, content: Content, channels: int | None = None) -> None:
-        """Write the rest; a set of gray images gets one channel, unless their number is given."""
-        wanted = channels or (1 if self._all_gray else self._channels)
-        if wanted != self._channels:
-            self._rewrite(wanted)
-        self._write_block()
-        shape = (len(self._names), self._channels, *self._size)
-        self._stream.seek(0)
-        self._stream.write(_npy_header(shape))
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-        self.close()
-        rows = np.empty(len(self._names), row_type(self._channels))
-        rows["label"], rows["split"] = self._labels, np.frombuffer(self._splits, np.uint8)
-        rows["digest"] = np.frombuffer(self._digests, np.uint8).reshape(-1, 16)
-        rows["sums"] = np.concatenate(self._sums)
-        small = {ROWS: rows.tobytes(), NAMES: json.dumps(self._names).encode("ascii")}
-        for name, data in small.items():
-            atomic_write_bytes(self._folder / name, data)
-        record = {
-            "format": FORMAT,
-            "shape": shape,
-            "sha256": {PIXELS: self._hash.hexdigest()}
-            | {name: hashlib.sha256(data).hexdigest() for name, data in small.items()},
-            "time": self._path.stat().st_mtime_ns,
-            "content": vars(content),
-        }
-        record = {"checksum": _checksum(record), **record}
-        atomic_write_bytes(self._folder / CONTENT, json.dumps(record).encode("ascii"))
-
-    def close(self) -> None:
-        self._stream.close()
-
-    def _start(self, path: Path) -> None:
-        """Begin a file of images with the present number of channels."""
-        self._stream: IO[bytes] = path.open("w+b")
-        self._stream.write(bytes(_HEADER_BYTES))
-        self._hash = hashlib.sha256()
-        self._block: list[np.ndarray] = []
-        self._sums: list[NDArray[np.int64]] = []  # of the blocks
-
-    def _write(self, image: np.ndarray) -> None:
-        self._block.append(image)
-        if len(self._block) * image.size >= _BLOCK_BYTES:
-            self._write_block()
-
-    def _write_block(self) -> None:
-        if not self._block:
-            return
-        images, self._block = np.stack(self._block), []
-        self._sums.append(image_sums(images))
-        self._hash.update(images.data)
-        self._stream.write(images.data)
-
-    def _rewrite(self, channels: int) -> None:
-        """Convert all images so far to this number of channels."""
-        self._write_block()
-        old, old_channels = self._stream, self._channels
-        self._channels = channels
-        temporary = self._path.with_suffix(".other")
-        self._start(temporary)
-        try:
-            old.seek(_HEADER_BYTES)
-            image_bytes = old_channels * self._size[0] * self._size[1]
-            while data := old.read(max(1, _BLOCK_BYTES // image_bytes) * image_bytes):
-                images = np.frombuffer(data, np.uint8).reshape(-1, old_channels, *self._size)
-                for image in images:
-                    self._write(to_channels(image.transpose(1, 2, 0), channels).transpose(2, 0, 1))
-        finally:
-            old.close()
-        os.replace(temporary, self._path)
-
-
-def _npy_header(shape: tuple[int, ...]) -> bytes:
-    text = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}, }}"
-    return (
-        b"\x93NUMPY\x01\x00" + struct.pack("<H", _HEADER_BYTES - 10) + text.ljust(_HEADER_BYTES - 11).encode() + b"\n"
+def _parse(record: dict[str, Any]) -> Manifest:
+    del record["format"]
+    content = record.pop("content")
+    mean_std = content.pop("mean_std")
+    shards = tuple(
+        Shard(**{**each, "notes": tuple(each["notes"]), "skipped": tuple(map(tuple, each["skipped"]))})
+        for each in record.pop("shards")
     )
+    for name in ("class_names", "notes"):
+        content[name] = tuple(content[name])
+    known = Content(**content, mean_std=mean_std and (tuple(mean_std[0]), tuple(mean_std[1])))
+    height, width = record.pop("size")
+    return Manifest(known, (height, width), shards, **record)
 
 
-@contextlib.contextmanager
-def new_copy(folder: Path, size: tuple[int, int]) -> Iterator[CopyWriter]:
-    """Yield the writer of a copy that gets the name `folder` once it is complete; nothing is left of another one."""
-    temporary = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.part")
-    temporary.mkdir(parents=True)
-    try:
-        writer = CopyWriter(temporary, size)
+def check_sizes(folder: Path, shard: Shard) -> None:
+    """Raise DamagedCopy if a file of a shard is missing, or has another size than it was written with."""
+    for part, size in shard.bytes.items():
+        file = shard.file(folder, part)
         try:
-            yield writer
-        finally:
-            writer.close()
-        if folder.exists():  # damaged, or finished by another process without locks
-            remove_copy(folder)
-        with contextlib.suppress(OSError):  # another process was faster
-            os.rename(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+            found = file.stat().st_size
+        except OSError as error:
+            raise DamagedCopy(f"{file.name} is missing ({error.strerror})") from None
+        if found != size:
+            how = "truncated" if found < size else "damaged"
+            raise DamagedCopy(f"{file.name} is {how}: it has {found:,} bytes instead of {size:,}")
 
 
-# --- the cache of copies -----------------------------------------------------------------------------------------
+def check_hashes(folder: Path, shard: Shard, parts: tuple[Part, ...] = ("pixels", "rows", "names")) -> None:
+    """Raise DamagedCopy if a file of a shard does not have its SHA-256."""
+    for part in parts:
+        file = shard.file(folder, part)
+        try:
+            found = sha256_of(file)
+        except OSError as error:
+            raise DamagedCopy(f"{file.name} cannot be read ({error.strerror or error})") from None
+        if found != shard.sha256[part]:
+            raise DamagedCopy(f"{file.name} is damaged: it does not have its SHA-256")
 
 
-@dataclass(frozen=True)
-class CopyInfo:
-    folder: Path
-    bytes: int
-    used: float  # seconds since the epoch
-    source: str
+def has_prepared(folder: Path) -> bool:
+    """Return whether a folder holds prepared images, or what is left of them."""
+    return (folder / MANIFEST).is_file() or shard_file(folder, 0, "pixels").is_file()
 
 
-def list_copies() -> list[CopyInfo]:
-    """Return the copies in the cache, the most recently used first."""
-    found = []
-    for folder in _entries(r"[0-9a-f]{32}"):
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            source = json.loads(read_plain(folder / CONTENT, _LARGEST))["content"]["source"]
-            size = sum(file.stat().st_size for file in folder.iterdir())
-            found.append(CopyInfo(folder, size, folder.stat().st_mtime, source))
-    return sorted(found, key=lambda copy: -copy.used)
-
-
-def make_room(newest: Path) -> None:
-    """Remove the least recently used copies until all are within the limit, and what killed processes left."""
-    remove_leftovers()
-    total, limit = 0, _limit()
-    for copy in list_copies():
-        total += copy.bytes
-        if total > limit and copy.folder != newest:
-            total -= copy.bytes
-            remove_copy(copy.folder)
-
-
-def remove_all() -> tuple[int, int]:
-    """Remove every copy; return how many there were, and their bytes."""
-    copies = list_copies()
-    remove_leftovers()
-    shutil.rmtree(copies_folder(), ignore_errors=True)
-    return len(copies), sum(copy.bytes for copy in copies)
-
-
-def remove_copy(folder: Path) -> None:
-    """Remove a copy, which has its name or is gone: never a part of it."""
-    gone = folder.with_name(f".{folder.name}.{secrets.token_hex(6)}.part")
-    with contextlib.suppress(OSError):  # another process was faster, or the cache is read-only
-        os.rename(folder, gone)
-        shutil.rmtree(gone, ignore_errors=True)
-
-
-def remove_leftovers() -> None:
-    """Remove what killed processes left unfinished; a copy that is being made is locked."""
-    for folder in _entries(r"\.[0-9a-f]{32}\.[0-9a-f]{12}\.part"):
-        key = folder.name.split(".")[1]
-        with contextlib.suppress(_Busy, OSError), locked(lock_of(folder.with_name(key)), _raise_busy) as alone:
-            if alone:
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def lock_of(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.lock")
-
-
-class _Busy(Exception):
-    """Another process has the lock."""
-
-
-def _raise_busy() -> None:
-    raise _Busy
-
-
-def _entries(pattern: str) -> list[Path]:
+def read_folder(folder: Path) -> Manifest:
+    """Return the manifest of a folder that `data prepare` has finished; a DataError in any other case."""
     try:
-        return [entry for entry in copies_folder().iterdir() if re.fullmatch(pattern, entry.name) and entry.is_dir()]
-    except OSError:
-        return []
+        manifest = read_manifest(folder)
+    except OtherFormat as error:
+        raise DataError(f"{folder}: {error}: install the vitreous that wrote it, or prepare the images again") from None
+    except DamagedCopy as error:
+        raise DataError(f"{folder}: {error}: restore it, or prepare the images again") from None
+    if manifest is None:
+        raise DataError(f"{folder} has shards of prepared images and no {MANIFEST}: restore it, or prepare them again")
+    if not manifest.is_complete:
+        raise DataError(
+            f"{folder} is unfinished, with {len(manifest.shards)} of {plural(manifest.num_shards, 'shard')}: finish it"
+            f" with `vitreous data prepare {shlex.quote(manifest.content.source)} -o {shlex.quote(str(folder))}`"
+        )
+    return manifest
 
 
-def _limit() -> float:
-    asked = os.environ.get(LIMIT_VARIABLE) or DEFAULT_LIMIT_GB
+def open_folder(folder: Path) -> RawDataset:
+    """Return the images of a folder that `data prepare` wrote."""
+    manifest = read_folder(folder)
     try:
-        limit = float(asked)
-    except ValueError:
-        limit = -1.0
-    if not 0 <= limit < float("inf"):
-        raise DataError(f"{LIMIT_VARIABLE} is {asked!r}; expected a number of gigabytes, such as {DEFAULT_LIMIT_GB:g}")
-    return limit * 1e9
+        return open_prepared(folder, manifest, trusts_time=False)
+    except DamagedCopy as error:
+        raise DataError(
+            f"{folder}: {error}: restore it, or make it again with `vitreous data prepare"
+            f" {shlex.quote(manifest.content.source)} -o {shlex.quote(str(folder))}`, which keeps the other shards"
+        ) from None
+
+
+def verify_folder(folder: Path) -> dict[str, Literal["ok", "missing", "corrupt"]]:
+    """Hash every file of prepared images again."""
+    statuses: dict[str, Literal["ok", "missing", "corrupt"]] = {MANIFEST: "ok"}
+    for shard in read_folder(folder).shards:
+        for part in shard.sha256:
+            file = shard.file(folder, part)
+            try:
+                check_hashes(folder, shard, (part,))
+                statuses[file.name] = "ok"
+            except DamagedCopy:
+                statuses[file.name] = "corrupt" if file.exists() else "missing"
+    return statuses
+
+
+def open_prepared(folder: Path, manifest: Manifest, trusts_time: bool) -> RawDataset:
+    """Return the images in a folder; DamagedCopy where they are not as they were written.
+
+    More than `ALWAYS_HASHED` bytes of pixels are trusted if the files have their sizes. With `trusts_time` they must
+    have the times, too, at which they were written: a folder of the cache stays where it is, others are copied.
+    """
+    if not manifest.shards:
+        raise DamagedCopy(f"{MANIFEST} lists no shards")
+    is_large = sum(shard.bytes["pixels"] for shard in manifest.shards) > ALWAYS_HASHED
+    for shard in manifest.shards:
+        check_sizes(folder, shard)
+        same_time = not trusts_time or shard.time == shard.file(folder, "pixels").stat().st_mtime_ns
+        check_hashes(folder, shard, ("rows", "names") if is_large and same_time else ("pixels", "rows", "names"))
+    try:
+        tables = [MappedArray(shard.file(folder, "rows")) for shard in manifest.shards]
+        pixels = [MappedArray(shard.file(folder, "pixels")) for shard in manifest.shards]
+        for shard, table, images in zip(manifest.shards, tables, pixels, strict=True):
+            shape = (shard.images, manifest.channels, *manifest.size)
+            expected = ((shard.images,), row_type(manifest.channels), shape, np.dtype(np.uint8))
+            if (table.array.shape, table.array.dtype, images.array.shape, images.array.dtype) != expected:
+                raise DamagedCopy(f"{shard.file(folder, 'pixels').name} does not have the shape that {MANIFEST} states")
+        return _raw_dataset(folder, manifest, tables, pixels)
+    except (OSError, ValueError, KeyError) as error:
+        raise DamagedCopy(f"its files cannot be read ({error})") from None
+
+
+def _raw_dataset(folder: Path, manifest: Manifest, tables: list[MappedArray], pixels: list[MappedArray]) -> RawDataset:
+    import torch
+
+    def column(name: str) -> NDArray[Any]:
+        return np.concatenate([table.array[name] for table in tables])
+
+    content, place = manifest.content, column("place")
+    ends = [table.array["name_end"].copy() for table in tables]
+    image_bytes = manifest.channels * manifest.size[0] * manifest.size[1]
+    everything = Split(
+        MappedRows(pixels, [file.array for file in pixels]),
+        torch.from_numpy(column("label").astype(np.int64)),
+        store_names=MappedNames([shard.file(folder, "names") for shard in manifest.shards], ends),
+        store_digests=column("digest"),
+        store_sums=MappedRows(tables, [table.array["sums"] for table in tables]),
+        block=max(1, BLOCK_BYTES // image_bytes) if manifest.is_shuffled else None,
+    )
+    split_of = column("split")
+    for table in tables:
+        table.give_back()
+    splits: dict[SplitName, Split] = {}
+    for number, name in enumerate(SPLIT_ORDER):
+        rows = np.flatnonzero(split_of == number)
+        if manifest.is_shuffled:
+            rows = rows[np.argsort(place[rows], kind="stable")]
+        if len(rows):
+            whole = len(rows) == len(everything) and not manifest.is_shuffled
+            splits[name] = everything if whole else everything.take(rows)
+    checksum = hashlib.sha256()
+    for name, split in splits.items():
+        checksum.update(f"{name} {len(split)} {split.sha256}".encode())
+    return RawDataset(
+        splits,
+        content.class_names,
+        mean_std=content.mean_std,
+        polarity=content.polarity,
+        checksums={CHECKSUM_NAME: checksum.hexdigest()},
+        notes=manifest.notes,
+        fit=content.fit,
+        skipped=tuple(name for name, _ in manifest.skipped),
+    )

@@ -39,6 +39,7 @@ class Preprocessing(BaseModel):
     resize: Literal["mnist", "bilinear"]  # mnist: digit_normalisation.py, then bilinear to another size than 28×28
     polarity: Polarity
     fit: Fit = "stretch"  # fitting.py; older records have none, and stretched
+    shuffled: bool = False  # trained on shuffled patches (shuffling.py), for a study: no other image becomes input
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -58,6 +59,7 @@ class Preprocessing(BaseModel):
             resize="mnist" if dataset.polarity == "light-on-dark" else "bilinear",
             polarity=dataset.polarity,
             fit=dataset.fit,
+            shuffled=dataset.shuffled,
         )
 
     def to_input(self, images: Tensor) -> Tensor:
@@ -72,6 +74,11 @@ class Preprocessing(BaseModel):
     @property
     def target(self) -> Target:
         """What `prepare`, and decoding in several processes (`workers.decode`), convert images to."""
+        if self.shuffled:
+            raise DataError(
+                "the model was trained on images with shuffled patches (data.shuffle_patches), for a study: it predicts"
+                " those of its own data alone, with `vitreous evaluate`"
+            )
         if self.channels not in (1, 3):
             raise DataError(f"the model takes {self.channels} channels, and an image has 1 or 3: pass tensors instead")
         return Target(self.image_size, self.channels, self.fit, digits=self.resize == "mnist")

@@ -48,7 +48,7 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
             temporary.unlink(missing_ok=True)
             raise
     remove_leftovers(path.parent)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def _require_replaceable(path: Path) -> None:
@@ -103,7 +103,7 @@ def remove_leftovers(folder: Path) -> None:
                         file.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     with contextlib.suppress(OSError):  # Windows, and some network disks, cannot sync a folder
         handle = os.open(folder, os.O_RDONLY)
         try:

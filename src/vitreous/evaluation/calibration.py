@@ -29,6 +29,7 @@ COLDEST, HOTTEST = 0.05, 20.0
 LEAST_IMAGES = 30  # validation images; a temperature from fewer is often worse than none (docs/calibration.md)
 FEW_IMAGES = 100  # a temperature from fewer is uncertain
 MOST_TRAINING = 5000  # images whose statistics are taken: more change the figures little
+MOST_SCORES = 2**20  # in float64 that are in memory at a time
 MOST_VALUES = 2**25  # of one representation that are in memory at a time
 
 
@@ -38,18 +39,29 @@ def fit_temperature(logits: NDArray[np.floating], labels: NDArray[np.integer]) -
     As in Platt's scaling, each label counts as certain to (n + 1) / (n + 2) only: else the best temperature of a model
     that predicts all n images correctly would be 0. The loss is convex in 1 / T, so its derivative has one zero.
     """
-    scores, truth = np.asarray(logits, np.float64), np.asarray(labels)
+    scores, truth = np.asarray(logits), np.asarray(labels)
     n, c = scores.shape
     if n == 0 or c < 2 or not np.isfinite(scores).all() or np.ptp(scores, axis=1).max() == 0:
         return 1.0  # nothing to fit
-    scores = scores - scores.max(axis=1, keepdims=True)
     certainty = (n + 1) / (n + 2)
-    of_label = scores[np.arange(n), truth]
-    others = (scores.sum(axis=1) - of_label) / (c - 1)
-    wanted = certainty * of_label + (1 - certainty) * others  # (n,): the mean score under the smoothed label
+
+    def mean(of_rows: Callable[[NDArray[np.float64], NDArray[np.integer]], NDArray[np.float64]]) -> float:
+        """Return the mean over images of what is computed for a part of them at a time."""
+        size, parts = max(1, MOST_SCORES // c), []
+        for start in range(0, n, size):
+            some = scores[start : start + size].astype(np.float64)
+            parts.append(of_rows(some - some.max(axis=1, keepdims=True), truth[start : start + size]))
+        return float(np.concatenate(parts).mean())
+
+    def under_smoothed_label(some: NDArray[np.float64], labels: NDArray[np.integer]) -> NDArray[np.float64]:
+        of_label = some[np.arange(len(some)), labels]
+        others = (some.sum(axis=1) - of_label) / (c - 1)
+        return np.asarray(certainty * of_label + (1 - certainty) * others)
+
+    wanted = mean(under_smoothed_label)
 
     def slope(inverse: float) -> float:
-        return float((special.softmax(inverse * scores, axis=1) * scores).sum(axis=1).mean() - wanted.mean())
+        return mean(lambda some, _: (special.softmax(inverse * some, axis=1) * some).sum(axis=1)) - wanted
 
     low, high = 1 / HOTTEST, 1 / COLDEST
     if slope(low) >= 0:

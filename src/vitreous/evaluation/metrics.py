@@ -7,7 +7,8 @@ Shapes: n images, c classes. `scores` (n, c) are logits or probabilities: the la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from vitreous.reports import formats
 Array = NDArray[Any] | torch.Tensor
 Floats = NDArray[np.float64]
 CALIBRATION_BINS = 15
+_VALUES_AT_ONCE = 2**18  # scores in float64 that are in memory at a time
 #: Two-sided; a p value below this is significant.
 LEVEL = 0.05
 #: The smallest probability a float32 softmax still tells from zero; a confident mistake costs at most 87 nats.
@@ -32,16 +34,23 @@ def _as_numpy(values: Array | Sequence[Any]) -> NDArray[Any]:
     return values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
 
 
-def _scores_and_labels(scores: Array, labels: Array) -> tuple[Floats, NDArray[np.int64]]:
-    table = _as_numpy(scores).astype(np.float64)
-    truth = _as_numpy(labels)
+def _each(
+    scores: Array, labels: Array, measure: Callable[[Floats, NDArray[np.int64]], NDArray[Any]]
+) -> tuple[NDArray[Any], ...]:
+    """Return what is measured on each image, (…, n), by float64 scores of some images at a time, and the labels."""
+    table, truth = _as_numpy(scores), _as_numpy(labels)
     if table.ndim != 2 or truth.ndim != 1 or len(table) != len(truth) or len(truth) == 0:
         raise DataError(f"expected (images, classes) scores and as many labels, not {table.shape} and {truth.shape}")
-    if not np.isfinite(table).all() and not (table[~np.isfinite(table)] == -np.inf).all():
-        raise DataError("the model's scores contain NaN or infinity; it cannot be judged by them")
     if truth.min() < 0 or truth.max() >= table.shape[1]:
         raise DataError(f"labels run from {truth.min()} to {truth.max()}, but the model knows {table.shape[1]} classes")
-    return table, truth.astype(np.int64)
+    truth, found = truth.astype(np.int64), []
+    size = max(1, _VALUES_AT_ONCE // table.shape[1])
+    for start in range(0, len(truth), size):
+        some = table[start : start + size].astype(np.float64)
+        if not np.isfinite(some).all() and not (some[~np.isfinite(some)] == -np.inf).all():
+            raise DataError("the model's scores contain NaN or infinity; it cannot be judged by them")
+        found.append(measure(some, truth[start : start + size]))
+    return np.concatenate(found, axis=-1), truth
 
 
 # --- one model ---------------------------------------------------------------------------------------------
@@ -49,8 +58,7 @@ def _scores_and_labels(scores: Array, labels: Array) -> tuple[Floats, NDArray[np
 
 def correct(scores: Array, labels: Array) -> NDArray[np.bool_]:
     """For each image, whether the largest score is the label's. Ties go to the lowest class, as in torch."""
-    table, truth = _scores_and_labels(scores, labels)
-    return np.asarray(table.argmax(axis=1) == truth)
+    return _each(scores, labels, lambda table, truth: table.argmax(axis=1) == truth)[0]
 
 
 def accuracy(scores: Array, labels: Array) -> float:
@@ -60,40 +68,50 @@ def accuracy(scores: Array, labels: Array) -> float:
 
 def nll(logits: Array, labels: Array) -> float:
     """Mean negative log likelihood in nats, from logits or log-probabilities (log-softmax leaves those as they are)."""
-    table, truth = _scores_and_labels(logits, labels)
-    log_probabilities = table - special.logsumexp(table, axis=1, keepdims=True)
-    return float(-log_probabilities[np.arange(len(truth)), truth].mean())
+
+    def log_probability(table: Floats, truth: NDArray[np.int64]) -> Floats:
+        log_probabilities = table - special.logsumexp(table, axis=1, keepdims=True)
+        return np.asarray(log_probabilities[np.arange(len(truth)), truth])
+
+    return float(-_each(logits, labels, log_probability)[0].mean())
 
 
 def image_nll(probabilities: Array, labels: Array) -> Floats:
     """Negative log likelihood of each image, from probabilities."""
-    table, truth = _scores_and_labels(probabilities, labels)
-    return -np.log(np.maximum(table[np.arange(len(truth)), truth], SMALLEST_PROBABILITY))
+
+    def loss(table: Floats, truth: NDArray[np.int64]) -> Floats:
+        return np.asarray(-np.log(np.maximum(table[np.arange(len(truth)), truth], SMALLEST_PROBABILITY)))
+
+    return _each(probabilities, labels, loss)[0]
 
 
 def calibration_error(probabilities: Array, labels: Array, bins: int = CALIBRATION_BINS) -> float:
     """Expected calibration error: |confidence − accuracy|, averaged over equal-width bins of confidence (Guo, 2017)."""
-    return float(np.abs(calibration_gaps(probabilities, labels, bins).sum(axis=0)).sum() / len(labels))
+    columns, gaps = calibration_gaps(probabilities, labels, bins)
+    return float(np.abs(np.bincount(columns, gaps, bins)).sum() / len(labels))
 
 
-def calibration_gaps(probabilities: Array, labels: Array, bins: int = CALIBRATION_BINS) -> Floats:
-    """(n, bins): confidence − correctness of each image in the column of its bin, 0 elsewhere.
+def calibration_gaps(
+    probabilities: Array, labels: Array, bins: int = CALIBRATION_BINS
+) -> tuple[NDArray[np.int64], Floats]:
+    """Return the bin (n,) of each image, and its confidence − correctness (n,).
 
-    The calibration error is the sum of |column sums| / n, so that a resampled one is a matrix product away.
+    The calibration error is the sum over bins of |sum of the gaps| / n, so that a resampled one is quickly computed.
     """
-    table, truth = _scores_and_labels(probabilities, labels)
-    confidence = table.max(axis=1)
-    column = np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)  # bins are (low, high]
-    gaps = np.zeros((len(truth), bins))
-    gaps[np.arange(len(truth)), column] = confidence - (table.argmax(axis=1) == truth)
-    return gaps
+
+    def confidence_and_gap(table: Floats, truth: NDArray[np.int64]) -> Floats:
+        confidence = table.max(axis=1)
+        return np.stack([confidence, confidence - (table.argmax(axis=1) == truth)])
+
+    confidence, gaps = _each(probabilities, labels, confidence_and_gap)[0]
+    return np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1), gaps  # bins are (low, high]
 
 
 def confusion_matrix(scores: Array, labels: Array) -> NDArray[np.int64]:
     """(c, c) counts: row = true class, column = predicted class."""
-    table, truth = _scores_and_labels(scores, labels)
-    classes = table.shape[1]
-    return np.bincount(truth * classes + table.argmax(axis=1), minlength=classes**2).reshape(classes, classes)
+    predicted, truth = _each(scores, labels, lambda table, _: table.argmax(axis=1))
+    classes = scores.shape[1]
+    return np.bincount(truth * classes + predicted, minlength=classes**2).reshape(classes, classes)
 
 
 # --- how sure ----------------------------------------------------------------------------------------------
@@ -198,13 +216,30 @@ def welch_t_test(first: Sequence[float], second: Sequence[float]) -> float:
     return _p_value("ttest_ind", a, b, equal_var=False, difference=a.mean() - b.mean(), spread=spread)
 
 
+def welch_interval(first: Sequence[float], second: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Return the difference of the means of two samples of seeds with Welch's t-interval."""
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if min(len(a), len(b)) < 2:
+        raise DataError(f"Welch's interval needs at least two seeds each, not {len(a)} and {len(b)}")
+    difference, squares = float(a.mean() - b.mean()), [x.var(ddof=1) / len(x) for x in (a, b)]
+    variance = float(sum(squares))
+    if variance == 0:
+        return Interval(difference, difference, difference)
+    freedom = variance**2 / sum(square**2 / (len(x) - 1) for square, x in zip(squares, (a, b), strict=True))
+    half = float(special.stdtrit(freedom, 0.5 + confidence / 2) * np.sqrt(variance))
+    return Interval(difference, difference - half, difference + half)
+
+
 def _p_value(test: str, *samples: Any, difference: float, spread: float, **options: Any) -> float:
     """Run a t-test of scipy.stats, which takes a second to import; without any spread only the difference is left."""
     if difference == 0 or spread == 0:
         return 1.0 if difference == 0 else 0.0
     from scipy import stats
 
-    return float(getattr(stats, test)(*samples, **options).pvalue)
+    with warnings.catch_warnings():
+        # of seeds that are exactly equal in one of two samples; the other has a spread
+        warnings.filterwarnings("ignore", message="Precision loss occurred", category=RuntimeWarning)
+        return float(getattr(stats, test)(*samples, **options).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -135,13 +135,18 @@ def _in_batches(
     was_training = model.training
     model.eval()
     first = next(model.parameters())
-    batches = []
+    found: list[Tensor] = []  # for all images: many small results between large temporary ones fragment the heap
+    done = 0
     for batch in _batches(images, min(batch_size, max(1, len(images)))):
         with one_thread():
             x = preprocessing.to_input(batch.to(first.device)).to(first.dtype)
-        batches.append([output.float().cpu() for output in outputs(x)])
+        of_batch = [output.float().cpu() for output in outputs(x)]
+        found = found or [output.new_empty(len(images), *output.shape[1:]) for output in of_batch]
+        for whole, part in zip(found, of_batch, strict=True):
+            whole[done : done + len(batch)] = part
+        done += len(batch)
     model.train(was_training)
-    return tuple(map(torch.cat, zip(*batches, strict=True)))
+    return tuple(found)
 
 
 def _batches(images: Tensor | Split, size: int) -> Iterable[Tensor]:

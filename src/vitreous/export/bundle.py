@@ -12,6 +12,7 @@ from pathlib import Path
 
 from vitreous.downloads.files import atomic_write_text
 from vitreous.evaluation.calibration import calibrate_run, in_words
+from vitreous.export.broken import write_findings
 from vitreous.export.catalog import BUNDLED_SAMPLES, digit_samples
 from vitreous.export.onnx_files import export_onnx
 from vitreous.export.served_graphs import graph_kinds, write_verified
@@ -20,7 +21,8 @@ from vitreous.runs.folders import LOCK
 
 
 def bundle() -> None:
-    runs = [Run.open(config.parent) for config in sorted(BUNDLED.glob(f"*/{CONFIG}"))]
+    paths = [config.parent for config in sorted(BUNDLED.glob(f"*/{CONFIG}"))]
+    runs = [Run.open(path) for path in paths if path.name != "broken"]  # whose probabilities nobody should trust
     for run in runs:
         print(in_words(calibrate_run(run)))
         (run.path / LOCK).unlink(missing_ok=True)  # a package has none
@@ -32,6 +34,7 @@ def bundle() -> None:
             print(write_verified(run.path, kind, graph))
     atomic_write_text(BUNDLED_SAMPLES, json.dumps(digit_samples(runs[0])) + "\n")
     print(BUNDLED_SAMPLES)
+    write_findings()
 
 
 if __name__ == "__main__":

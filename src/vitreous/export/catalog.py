@@ -29,8 +29,10 @@ _COPIED = ("class_names", "preprocessing", "parameters", "accuracy", "temperatur
 SAMPLES_BYTES = 720_000  # of pixels; 1 MB as text
 BUNDLED_SAMPLES = BUNDLED / "samples.json"  # `digit_samples` of a run with this shape, without importing scikit-learn
 BUNDLED_SHAPE = [1, 28, 28]  # channels, height, width
-_TITLES = {"vit": "ViT", "cnn": "CNN", "post-vit": "The article's ViT", "post-cnn": "The article's CNN",
-           "post-design": "The article's design"}  # fmt: skip
+#: What the page's own forward pass (serving/page/forward.js) needs to know besides the weights.
+_ARCHITECTURE = ("window", "embed_hidden", "mlp_dim", "positions", "norm_eps", "gelu", "pre_norm", "fit")
+_TITLES = {"vit": "ViT", "cnn": "CNN", "mixer": "Mixer", "post-vit": "The article's ViT",
+           "post-cnn": "The article's CNN", "post-design": "The article's design"}  # fmt: skip
 
 
 def parse_metadata(properties: Mapping[str, str]) -> dict[str, Any]:
@@ -76,6 +78,11 @@ def _entry(ident: str, name: str, metadata: Mapping[str, Any]) -> Entry:
     return entry | {
         **{
             name: getattr(config, name) for name in ("depth", "num_heads", "dim", "head_dim", "has_class_token", "pool")
+        },
+        "architecture": {
+            **config.model_dump(mode="json", include=set(_ARCHITECTURE)),
+            "has_stem": bool(config.stem_channels),
+            "head": "mlp" if config.head == "mlp" else "linear",
         },
         "patch_size": list(config.patch_size),
         "grid": list(config.grid),

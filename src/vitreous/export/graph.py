@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 OUTPUTS = ("logits", "probabilities", "novelty")
 INTERMEDIATES = ("attention", "lens", "queries", "keys", "values", "kept")
 MASKS = ("head_mask", "token_mask")
+LEAST_HALVED = 1024  # numbers: smaller tensors are not worth a conversion
+HALF_ROUNDING = 2**-11  # of float16, relative
 
 #: Descriptions of the inputs and outputs, stored in the file.
 MEANINGS = {
@@ -213,6 +216,35 @@ def make_masks_required(proto: ModelProto) -> None:
     kept = [tensor for tensor in proto.graph.initializer if tensor.name not in MASKS]
     del proto.graph.initializer[:]
     proto.graph.initializer.extend(kept)
+
+
+def store_weights_in_half(proto: ModelProto) -> None:
+    """Store the large weights as float16 and convert them when the file is opened: half the bytes to download.
+
+    A tensor whose values float16 does not hold (too large, or all tiny) stays as it is.
+    """
+    import numpy as np
+    from onnx import TensorProto, helper, numpy_helper
+
+    graph, stored, casts = proto.graph, [], []
+    for tensor in graph.initializer:
+        half = None
+        if tensor.data_type == TensorProto.FLOAT and math.prod(tensor.dims) >= LEAST_HALVED:
+            values = numpy_helper.to_array(tensor)
+            with np.errstate(over="ignore"):
+                half = values.astype(np.float16)
+            if np.abs(values - half).max() > HALF_ROUNDING * np.abs(values).max():
+                half = None
+        if half is None:
+            stored.append(tensor)
+            continue
+        name = f"{tensor.name}.half"
+        stored.append(numpy_helper.from_array(half, name))
+        casts.append(helper.make_node("Cast", [name], [tensor.name], name=f"{name}.cast", to=TensorProto.FLOAT))
+    nodes = list(graph.node)
+    del graph.initializer[:], graph.node[:]
+    graph.initializer.extend(stored)
+    graph.node.extend([*casts, *nodes])
 
 
 def describe(run: Run, model: nn.Module, meanings: dict[str, str]) -> dict[str, Any]:

@@ -9,14 +9,15 @@ from typing import IO, TYPE_CHECKING
 
 from vitreous.downloads.files import replacing
 from vitreous.errors import ExportError
-from vitreous.export.graph import build_graph, make_masks_required, require_export_packages
-from vitreous.export.parity import Parity, check_parity
+from vitreous.export.graph import build_graph, make_masks_required, require_export_packages, store_weights_in_half
+from vitreous.export.parity import MAX_HALF_DIFFERENCE, Parity, check_parity
 from vitreous.hardware import prepare
 from vitreous.models import ViT
 from vitreous.runs import Run
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+    from torch import nn
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,8 @@ def export_onnx(run: Run, path: Path, full: bool = True, *, for_browser: bool = 
 
     `full` (ViTs only) adds the optional inputs `head_mask` and `token_mask` and the outputs `attention`, `lens`,
     `queries`, `keys` and `values`. Otherwise the graph is `pixels` → `logits`, `probabilities` and, where the run
-    measures it, `novelty`. `for_browser`: once
-    the file is checked, the masks lose their defaults.
+    measures it, `novelty`. `for_browser`: the weights are stored as float16, unless that changes a prediction or any
+    output too much; once the file is checked, the masks lose their defaults.
     """
     require_export_packages()
     import onnx
@@ -47,14 +48,23 @@ def export_onnx(run: Run, path: Path, full: bool = True, *, for_browser: bool = 
     path, start = Path(path), time.perf_counter()
     if path.is_dir():
         raise ExportError(f"{str(path)!r} is a folder; name a file, as in -o model.onnx")
+    if run.preprocessing.shuffled:
+        raise ExportError(
+            f"{str(run.path)!r} was trained on images with shuffled patches (data.shuffle_patches), for a study: it"
+            " predicts no other images, so there is nothing to export"
+        )
     model = run.load_model()
     full = full and isinstance(model, ViT)
     proto = build_graph(run, model, full)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as stream:
-            _write(proto, stream)
-            parity = check_parity(Path(stream.name), run, model, full)
+            half = _written_in_half(proto, stream, run, model, full) if for_browser else None
+            if half is not None:
+                proto, parity = half
+            else:
+                _write(proto, stream)
+                parity = check_parity(Path(stream.name), run, model, full)
             if for_browser:
                 make_masks_required(proto)
                 _write(proto, stream)
@@ -73,6 +83,22 @@ def export_onnx(run: Run, path: Path, full: bool = True, *, for_browser: bool = 
         parity=parity,
         elapsed_seconds=time.perf_counter() - start,
     )
+
+
+def _written_in_half(
+    proto: ModelProto, stream: IO[bytes], run: Run, model: nn.Module, full: bool
+) -> tuple[ModelProto, Parity] | None:
+    """Write the graph with float16 weights and check it; return None where they are not accurate enough."""
+    import onnx
+
+    half = onnx.ModelProto()
+    half.CopyFrom(proto)
+    store_weights_in_half(half)
+    _write(half, stream)
+    try:
+        return half, check_parity(Path(stream.name), run, model, full, MAX_HALF_DIFFERENCE)
+    except ExportError:
+        return None
 
 
 def _write(proto: ModelProto, stream: IO[bytes]) -> None:

@@ -25,6 +25,7 @@ from vitreous.reports.colors import ModelStyle, model_styles
 _KINDS = {
     "vit": "The ViT",
     "cnn": "The CNN",
+    "mixer": "The mixer",
     "post-vit": "The article’s ViT",
     "post-cnn": "The article’s CNN",
     "post-design": "The article’s design",

@@ -9,14 +9,16 @@ from vitreous.config import ModelConfig
 from vitreous.models.article import ArticleCNN, ArticleDesign, ArticleViT
 from vitreous.models.cnn import CNN
 from vitreous.models.fast.vit import FastViT
+from vitreous.models.mixer import Mixer
 from vitreous.models.size import require_size
 from vitreous.models.vit import ViT
 
-__all__ = ["CNN", "MODELS", "ArticleCNN", "ArticleDesign", "ArticleViT", "ViT", "build", "count_parameters"]
+__all__ = ["CNN", "MODELS", "ArticleCNN", "ArticleDesign", "ArticleViT", "Mixer", "ViT", "build", "count_parameters"]
 
 MODELS: dict[str, type[nn.Module]] = {
     "vit": FastViT,  # a ViT, with the same parameters and outputs
     "cnn": CNN,
+    "mixer": Mixer,
     "post-cnn": ArticleCNN,
     "post-vit": ArticleViT,
     "post-design": ArticleDesign,

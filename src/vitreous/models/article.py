@@ -57,7 +57,7 @@ class PatchesArticleViT(nn.Module):
         self.position_embedding = nn.Embedding(NUM_PATCHES + 1, config.dim)
         self.patch_projection = nn.Linear(PATCH * PATCH, config.dim)
         layer = nn.TransformerEncoderLayer(
-            config.dim, config.num_heads, dim_feedforward=3000, dropout=0.1, activation="gelu",
+            config.dim, config.num_heads, dim_feedforward=config.feedforward, dropout=0.1, activation="gelu",
             batch_first="attention" in self.fixes, norm_first="pre-norm" in self.fixes,
         )  # fmt: skip
         self.encoder = nn.TransformerEncoder(layer, num_layers=4, enable_nested_tensor=False)

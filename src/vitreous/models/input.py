@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from vitreous.config import CNNConfig, ViTConfig
+from vitreous.config import CNNConfig, MixerConfig, ViTConfig
 from vitreous.errors import DataError
 
 
-def check_input(images: Tensor, config: ViTConfig | CNNConfig) -> None:
+def check_input(images: Tensor, config: ViTConfig | CNNConfig | MixerConfig) -> None:
     """Raise unless `images` is (B, C, height, width) as the configuration says: nothing is resized silently."""
     expected = (config.channels, *config.image_size)
     if images.ndim != 4 or tuple(images.shape[1:]) != expected:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from vitreous.config import ArticleDesignConfig, ArticleViTConfig, CNNConfig, ModelConfig, ViTConfig
+from vitreous.config import ArticleDesignConfig, ArticleViTConfig, CNNConfig, MixerConfig, ModelConfig, ViTConfig
 from vitreous.hardware import require_memory
 
 
@@ -36,6 +36,9 @@ def least_parameters(config: ModelConfig) -> int:
         first, second = config.conv_channels
         convolutions = 9 * first * (config.channels + second)
         return convolutions + config.hidden * (config.flat_features + config.num_classes)
+    if isinstance(config, MixerConfig):
+        mixing = 2 * config.num_patches * config.token_dim + 2 * config.dim * config.mlp_dim
+        return config.depth * mixing + config.dim * config.channels * math.prod(config.patch_size)
     if isinstance(config, ArticleViTConfig):
         return 4 * (4 * config.dim**2 + 2 * 3000 * config.dim)
     if isinstance(config, ArticleDesignConfig):

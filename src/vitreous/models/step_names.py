@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from vitreous.config import ArticleDesignConfig, ArticleViTConfig, ModelConfig, ViTConfig
+from vitreous.config import ArticleDesignConfig, ArticleViTConfig, MixerConfig, ModelConfig, ViTConfig
 from vitreous.reports.formats import by
 
 
@@ -161,6 +161,27 @@ def _cnn(_: ModelConfig) -> Iterator[StepNames]:
     yield from _convolutions("conv1", "conv2", "conv_dropout", "fc1", "fc2")
 
 
+def _mixer(c: MixerConfig) -> Iterator[StepNames]:
+    size = math.prod(c.patch_size) * c.channels
+    sizes, stream = f"{joined(*c.grid)} patches of {joined(*c.patch_size, c.channels)}", "B × N × D"
+    words = ("split into patches", "x_p", "Sec. 3.1", "B × N × P²C")
+    yield StepNames(words, shape=("B", c.num_patches, size), numbers=sizes)
+    shape = ("B", c.num_patches, c.dim)
+    yield StepNames(("project the patches", "z_0 = x_p E", "Eq. 1", stream), "patch_embed", shape=shape)
+    block, like = "blocks.0.", "blocks.0.norm2"
+    yield StepNames(("normalise", "LN(z)", "Eq. 2", stream), f"{block}norm1")
+    yield StepNames(("mix the tokens, GELU", "GELU(W_1 LN(z)ᵀ)", "–", "B × D × mix"), f"{block}mix_tokens.0")
+    yield StepNames(("mix again", "W_2 …", "–", "B × D × N"), f"{block}mix_tokens.2")
+    yield StepNames(("add", "z′ = mix(LN(z)) + z", "–", stream), like=like)
+    yield StepNames(("normalise", "LN(z′)", "Eq. 3", stream), like)
+    yield StepNames(("widen, GELU", "GELU(LN(z′) W_1)", "Eq. 3", "B × N × MLP"), f"{block}mlp.0")
+    yield StepNames(("narrow", "MLP(LN(z′))", "Eq. 3", stream), f"{block}mlp.2")
+    yield StepNames(("add", "z = MLP(LN(z′)) + z′", "Eq. 3", stream), like=f"{block}mlp.2")
+    words, numbers = ("normalise, average", "y = mean LN(z_L)", "–", "B × D"), f"{c.num_patches} × {c.dim} → {c.dim}"
+    yield StepNames(words, owns=("norm",), shape=("B", c.dim), numbers=numbers)
+    yield StepNames(("classify", "logits", "Sec. 3.1", "B × classes"), "head")
+
+
 def _article_cnn(_: ModelConfig) -> Iterator[StepNames]:
     yield from _convolutions("layers.0", "layers.2", "layers.4", "layers.7", "layers.10")
     yield StepNames(("log-softmax", "log p", "–", "B × classes"), "layers.11")
@@ -239,6 +260,7 @@ def _article_design(c: ArticleDesignConfig) -> Iterator[StepNames]:
 STEP_NAMES: dict[str, Any] = {
     "vit": _vit,
     "cnn": _cnn,
+    "mixer": _mixer,
     "post-cnn": _article_cnn,
     "post-vit": _article_vit,
     "post-design": _article_design,

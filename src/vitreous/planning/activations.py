@@ -6,16 +6,16 @@ The encoder blocks keep the same, so a ViT of any depth is extrapolated from two
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.checkpoint import checkpoint
 
 from vitreous.config import ModelConfig, TrainConfig, ViTConfig
 from vitreous.models import build
+from vitreous.training.sharding import recompute_blocks
 from vitreous.training.step import DTYPES, freeze
 
 
@@ -57,9 +57,7 @@ def _record(config: ModelConfig, train: TrainConfig, recompute: bool = False) ->
         model = build(config).to(DTYPES[train.precision]).train()
     freeze(model, train)
     if recompute:
-        assert isinstance(model.blocks, nn.ModuleList)
-        for block in model.blocks:
-            block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        recompute_blocks(model)
     with FakeTensorMode(allow_non_fake_inputs=True):
         model.to_empty(device="cpu")
         one, two = (_kept_bytes(model, config, train, images) for images in (1, 2))

@@ -34,7 +34,6 @@ class Cluster:
     tflops: float = A100_TFLOPS["bfloat16"]  # peak of one GPU
     utilisation: float = 0.4  # share of the peak that the model's FLOPs reach; the paper's runs: docs/scale.md
     memory_gb: float = 80.0  # of one GPU
-    shard: bool = False  # FSDP instead of DDP
 
     def check(self) -> None:
         for name, value in (("--gpu-tflops", self.tflops), ("--gpu-memory", self.memory_gb)):
@@ -72,7 +71,7 @@ class Memory:
     gradients: float
     optimizer: float
     averaged: float
-    communication: float  # DDP's buckets, FSDP's gathered blocks
+    communication: float  # DDP's buckets; FSDP's gathered blocks, and gradients that accumulate whole
     cast_weights: float  # copies in bfloat16
     activations: float
     largest_micro_batch: int = 0  # images that fit into a GPU at a time; 0: not even one
@@ -111,7 +110,7 @@ class TrainingPlan:
     cluster: Cluster
     work: Work
     memory: Memory
-    recomputed: Memory | None  # with activation checkpointing, which recomputes the blocks of a ViT; None: has none
+    recomputed: Memory | None  # with activation checkpointing; None: it is on already, or there are no blocks
     network: Network
     disk: Disk
 
@@ -122,6 +121,7 @@ class TrainingPlan:
 
     def as_json(self) -> dict[str, Any]:
         plain = {name: asdict(getattr(self, name)) for name in ("cluster", "work", "network", "disk")}
+        plain["cluster"]["shard"] = self.config.train.shard
         memory = {"memory": self.memory.as_json()}
         if self.recomputed is not None:
             memory["memory_recomputed"] = self.recomputed.as_json()
@@ -134,7 +134,9 @@ def make_plan(config: Config, images: int, cluster: Cluster) -> TrainingPlan:
     cluster.check()
     model, train = config.model, config.train
     if not isinstance(model, ViTConfig | CNNConfig):
-        raise ConfigError(f"{config.name!r} is an article's model for small digits: plan a ViT or the CNN")
+        raise ConfigError(
+            f"{config.name!r} is for small digits alone, and only ViTs and the CNN are planned: name one of these"
+        )
     if isinstance(model, ViTConfig):
         model.check_geometry()
     if train.batch_size % cluster.gpus:
@@ -155,9 +157,11 @@ def make_plan(config: Config, images: int, cluster: Cluster) -> TrainingPlan:
         config=config,
         cluster=cluster,
         work=work,
-        memory=memory(recompute=False),
-        recomputed=memory(recompute=True) if isinstance(model, ViTConfig) else None,
-        network=_network(train, cluster, work),
+        memory=memory(recompute=train.activation_checkpointing),
+        recomputed=memory(recompute=True)
+        if isinstance(model, ViTConfig) and not train.activation_checkpointing
+        else None,
+        network=_network(network, train, cluster, work),
         disk=_disk(config, images, network, cluster, work),
     )
 
@@ -166,7 +170,8 @@ def _work(config: Config, images: int, cluster: Cluster, model: nn.Module) -> Wo
     train, forward = config.train, count_flops(config.model)
     training = forward * (1 + (BACKWARD if train.freeze == "none" else 0))  # a linear probe's head is next to nothing
     steps = max(1, round(train.epochs * steps_per_epoch(images, train.batch_size, train)))
-    seconds = training * train.batch_size / (cluster.gpus * cluster.tflops * 1e12 * cluster.utilisation)
+    computed = training + (forward if train.activation_checkpointing else 0)
+    seconds = computed * train.batch_size / (cluster.gpus * cluster.tflops * 1e12 * cluster.utilisation)
     per_rank = train.batch_size // cluster.gpus
     return Work(
         parameters=sum(parameter.numel() for parameter in model.parameters()),
@@ -208,7 +213,7 @@ def _memory(model: nn.Module, train: TrainConfig, cluster: Cluster, kept: Kept, 
     size = _value_bytes(train)
     all_values = sum(parameter.numel() for parameter in model.parameters())
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    ranks = cluster.gpus if cluster.shard else 1  # that share a copy
+    ranks = cluster.gpus if train.shard else 1  # that share a copy
     memory = Memory(
         parameters=size * all_values / ranks,
         gradients=size * trained / ranks,
@@ -218,26 +223,33 @@ def _memory(model: nn.Module, train: TrainConfig, cluster: Cluster, kept: Kept, 
         cast_weights=kept.fixed if train.precision == "bfloat16" else 0,
         activations=kept.per_image * images,
     )
-    if cluster.shard:
+    if train.shard and cluster.gpus > 1:
         blocks = [sum(parameter.numel() for parameter in block.parameters()) for block in getattr(model, "blocks", ())]
         # what is outside the blocks stays gathered; of the blocks, those that compute: parameters and gradients
         gathered = all_values - sum(blocks) + GATHERED_BLOCKS * max(blocks, default=0)
+        accumulates = images < most  # gradients stay whole until the last micro-batch, after which they are reduced
         memory = dataclasses.replace(
             memory,
-            communication=2 * size * gathered,
+            communication=size * (gathered + (trained if accumulates else gathered)),
             cast_weights=memory.cast_weights * gathered / all_values,  # cast as they are gathered
         )
     free = cluster.memory_gb * GIGABYTE - (memory.total - memory.activations)
     return dataclasses.replace(memory, largest_micro_batch=max(0, min(most, int(free // kept.per_image))))
 
 
-def _network(train: TrainConfig, cluster: Cluster, work: Work) -> Network:
-    """DDP all-reduces the gradients once per step; FSDP gathers the parameters for each forward and backward pass of a
-    micro-batch, and reduces the gradients after it. A ring moves (n - 1) / n of the bytes once for each of these."""
+def _network(model: nn.Module, train: TrainConfig, cluster: Cluster, work: Work) -> Network:
+    """Return what a rank sends.
+
+    DDP all-reduces the gradients once per step. FSDP gathers the parameters for each forward and backward pass of a
+    micro-batch, and reduces the gradients once per step; Muon's matrices travel to one rank each, and back. A ring
+    moves (n - 1) / n of the bytes once for each of these.
+    """
     size, share = _value_bytes(train), (cluster.gpus - 1) / cluster.gpus
     micro_batches = -(-work.batch_size // cluster.gpus // work.micro_batch)
-    if cluster.shard:
-        values = micro_batches * (2 * work.parameters + work.trained_parameters)
+    if train.shard:
+        matrices = [parameter for name, parameter in model.named_parameters() if suits_muon(name, parameter)]
+        by_muon = sum(p.numel() for p in matrices if p.requires_grad) if train.optimizer == "muon" else 0
+        values = micro_batches * 2 * work.parameters + work.trained_parameters + 2 * by_muon / cluster.gpus
         overlap = work.seconds_per_step
     else:
         values = 2 * work.trained_parameters  # an all-reduce is a reduce-scatter and an all-gather

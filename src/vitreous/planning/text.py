@@ -14,7 +14,7 @@ Rows = list[tuple[str, str]]
 
 def plan_text(plan: TrainingPlan) -> str:
     """Return the sections of a plan, one line per figure."""
-    kind = "FSDP" if plan.cluster.shard else "DDP"
+    kind = "FSDP" if plan.config.train.shard else "DDP"
     gpus = plan.cluster.gpus
     sections: list[tuple[str, Rows]] = [
         (_title(plan), _work_rows(plan)),
@@ -50,7 +50,7 @@ def _work_rows(plan: TrainingPlan) -> Rows:
 
 def _memory_rows(plan: TrainingPlan) -> Rows:
     memory, train = plan.memory, plan.config.train
-    shared = "gathered blocks" if plan.cluster.shard else "buckets of DDP"
+    shared = "gathered blocks" if plan.config.train.shard else "buckets of DDP"
     parts = [
         ("parameters", memory.parameters),
         ("gradients", memory.gradients),
@@ -76,7 +76,7 @@ def _fitting(memory: Memory, plan: TrainingPlan) -> str:
 
 def _network_rows(plan: TrainingPlan) -> Rows:
     network = plan.network
-    hidden = "behind computing" if plan.cluster.shard else "behind the last backward pass"
+    hidden = "behind computing" if plan.config.train.shard else "behind the last backward pass"
     return [
         ("each rank sends", f"{si(network.bytes_per_step, 'B')} per step"),
         ("bandwidth needed", f"{si(network.bytes_per_second, 'B/s')} to hide it {hidden}"),

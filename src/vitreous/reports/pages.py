@@ -65,8 +65,9 @@ def write_report(
     text = page.render(title=title, description=description, **values)
     folder = file.parent
     try:
-        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         for figure in figures:
+            (folder / "figures").mkdir(exist_ok=True)
             figure.write(folder / "figures")
         for name, content in (beside or {}).items():
             if isinstance(content, dict):

@@ -50,7 +50,9 @@ class Resolved(_Stored):
 
     device: str = "cpu"
     threads: int = 1
-    world_size: int = 1
+    world_size: int = 1  # processes, of the last start
+    #: (first step, processes) of every start on another number of processes; (): the same throughout
+    world_sizes: tuple[tuple[int, int], ...] = ()
     batch_size: int  # over all processes
     steps: int  # planned; early stopping may end the training before
     steps_per_epoch: int

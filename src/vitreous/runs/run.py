@@ -35,7 +35,7 @@ from vitreous.runs.record import (
     read_record,
     record_text,
 )
-from vitreous.runs.resume import ResumePoint, newest_resume_point, step_name, write_resume_point
+from vitreous.runs.resume import ResumePoint, newest_resume_point, shards_folder, step_name, write_resume_point
 from vitreous.runs.tensors import read_tensors, tensor_bytes
 
 if TYPE_CHECKING:
@@ -172,6 +172,11 @@ class Run:
     def write_record(self) -> None:
         atomic_write_text(self.path / CONFIG, record_text(self.record))
 
+    def update_resolved(self, resolved: Resolved) -> None:
+        with self.writing():
+            self.record = self.record.replace(resolved=resolved)
+            self.write_record()
+
     # --- weights -------------------------------------------------------------------------------------------
 
     def finish(
@@ -185,7 +190,7 @@ class Run:
     ) -> None:
         """Write the weights, then the record with their checksum; the resume folder is no longer needed."""
         data = tensor_bytes(model.state_dict())
-        with self._writing():
+        with self.writing():
             atomic_write_bytes(self.path / WEIGHTS, data)
             weights = WeightsRecord(sha256=hashlib.sha256(data).hexdigest())
             results = Results(stopped_at_step=stopped_at_step, best_step=best_step)
@@ -197,7 +202,7 @@ class Run:
         shutil.rmtree(self.path / RESUME, ignore_errors=True)  # a finished run may be read-only
 
     @contextlib.contextmanager
-    def _writing(self) -> Iterator[None]:
+    def writing(self) -> Iterator[None]:
         """Report a full disk or a removed folder in one sentence; earlier checkpoints stay."""
         try:
             yield
@@ -247,7 +252,7 @@ class Run:
     def log(self, **values: Any) -> None:
         """Append one line to metrics.jsonl; JSON has no NaN, so a number that is not finite becomes null."""
         line = {key: value if _is_finite(value) else None for key, value in values.items()}
-        with self._writing(), (self.path / METRICS).open("a", encoding="utf-8") as file:
+        with self.writing(), (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -264,15 +269,18 @@ class Run:
     # --- checkpoints: exact resume -------------------------------------------------------------------------
 
     def save_resume_point(self, point: ResumePoint) -> None:
-        with self._writing():
+        with self.writing():
             with (self.path / METRICS).open("ab") as metrics:
                 os.fsync(metrics.fileno())  # the lines a checkpoint refers to must be on the disk before it is
                 metrics_bytes = metrics.tell()
             write_resume_point(self.path / RESUME, point, metrics_bytes)
 
-    def resume_point(self) -> ResumePoint | None:
-        """Return the newest undamaged checkpoint, if there is one."""
-        return newest_resume_point(self.path / RESUME, self.path / METRICS)
+    def resume_point(self, check_shards: bool = True) -> ResumePoint | None:
+        """Return the newest undamaged checkpoint, if there is one; `check_shards` reads all of them."""
+        return newest_resume_point(self.path / RESUME, self.path / METRICS, check_shards)
+
+    def shards_folder(self, step: int) -> Path:
+        return shards_folder(self.path / RESUME, step)
 
     def rewind(self) -> ResumePoint | None:
         """Go back to the newest undamaged checkpoint and truncate metrics.jsonl to it; None: start over.
@@ -280,10 +288,10 @@ class Run:
         Damaged checkpoints are removed: by their number they would count as newer than those written next.
         """
         point = self.resume_point()
-        with self._writing():
+        with self.writing():
             for damaged in (self.path / RESUME).glob("step-*"):
                 if point is None or damaged.stem > step_name(point.step):
-                    damaged.unlink()
+                    shutil.rmtree(damaged) if damaged.is_dir() else damaged.unlink()
             metrics = self.path / METRICS
             if metrics.exists():
                 with open_plain(metrics) as stream:

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -21,12 +19,17 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 import vitreous
-from vitreous.serving import contract, docs, security
+from vitreous.serving import contract, security, sign_in
 from vitreous.serving.contract import POST_PROBLEMS
+from vitreous.serving.docs import Documents
+from vitreous.serving.made_files import MADE_FILES
+from vitreous.serving.made_files import MEDIA_TYPES as MADE_TYPES
 from vitreous.serving.pages import MEDIA_TYPES, page_files
 from vitreous.serving.reading import Message, Receive
-from vitreous.serving.responses import TEXT, ApiResponse, Problem
+from vitreous.serving.responses import TEXT, ApiResponse, Problem, compressible
 from vitreous.serving.service import Service
+from vitreous.serving.sign_in import SignIn
+from vitreous.serving.static_files import StaticFile
 
 Scope = dict[str, Any]
 Send = Callable[[Message], Awaitable[None]]
@@ -51,13 +54,15 @@ def create_app(service: Service, gate: security.Gate, address: str = "http://127
         title="vitreous",
         version=vitreous.__version__,
         description="A Vision Transformer you can see through.",
+        openapi_url=None,  # docs.py adds examples
         docs_url=None,  # FastAPI's own load scripts from another host
         redoc_url=None,
         lifespan=lifespan,
         default_response_class=Response,
     )
     _add_api(app, service)
-    _add_pages(app, address)
+    _add_pages(app, Documents(app, service, address))
+    _add_made_files(app, service)
     app.add_exception_handler(HTTPException, _to_problem)
     app.add_exception_handler(Problem, _to_problem)
     return Application(app, service, gate)
@@ -83,14 +88,14 @@ def _add_api(app: FastAPI, service: Service) -> None:
         "/v1/look",
         summary="Look inside a model: attention, logit lens and maps of one image.",
         openapi_extra=contract.request_body({"application/json": contract.LookRequest}),
-        responses=contract.responses(contract.Look, "The wanted arrays.", *POST_PROBLEMS),
+        responses=contract.look_responses(),
     )
     async def look(request: Request) -> Response:
         return await service.look(dict(request.scope["headers"]), request.receive)
 
     def add(path: str, summary: str, body: Callable[[], bytes], model: type[BaseModel], *statuses: int) -> None:
-        async def endpoint() -> Response:
-            return ApiResponse(body())
+        async def endpoint(request: Request) -> Response:
+            return compressible(body(), dict(request.scope["headers"]))
 
         app.add_api_route(path, endpoint, summary=summary, responses=contract.responses(model, summary, *statuses))
 
@@ -101,8 +106,17 @@ def _add_api(app: FastAPI, service: Service) -> None:
     summary = "Return test images of a model to start with."
 
     @app.get("/v1/samples", summary=summary, responses=contract.responses(contract.Samples, summary, 422, 429))
-    async def samples(model: Annotated[str | None, Query(description=contract.MODEL_ID)] = None) -> Response:
-        return ApiResponse(await service.samples(model))
+    async def samples(
+        request: Request, model: Annotated[str | None, Query(description=contract.MODEL_ID)] = None
+    ) -> Response:
+        return compressible(await service.samples(model), dict(request.scope["headers"]))
+
+    summary = "Return the weights of a ViT as safetensors, where /v1/models names this address."
+    binary: contract.Responses = {200: {"description": "The file.", "content": {"application/octet-stream": {}}}}
+
+    @app.get("/v1/weights", summary=summary, responses=binary | contract.problems(404, 422))
+    async def weights(model: Annotated[str | None, Query(description=contract.MODEL_ID)] = None) -> Response:
+        return service.weights(model)
 
     text: contract.Responses = {200: {"description": "Metrics.", "content": {"text/plain": {}}}}
 
@@ -111,33 +125,46 @@ def _add_api(app: FastAPI, service: Service) -> None:
         return ApiResponse(service.metrics.text(), content_type=TEXT)
 
 
-def _add_pages(app: FastAPI, address: str) -> None:
+def _add_pages(app: FastAPI, documents: Documents) -> None:
     """Serve the page's files from memory: a request's path is looked up among their names, never on disk."""
 
-    def add(path: str, content: bytes, media_type: str) -> None:
-        etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-        headers = {"etag": etag, "cache-control": "no-cache"}  # cached, and revalidated each time
-
+    def add(path: str, file: Callable[[], Awaitable[StaticFile]]) -> None:
         async def endpoint(request: Request) -> Response:
-            if _matches(request.headers.getlist("if-none-match"), etag):
-                return Response(status_code=304, headers=headers)
-            return Response(content, media_type=media_type, headers=headers)
+            return (await file()).response(dict(request.scope["headers"]), request.headers.getlist("if-none-match"))
 
         app.add_route(path, endpoint, methods=["GET"], include_in_schema=False)  # Starlette adds HEAD
 
+    def add_file(path: str, content: bytes, media_type: str) -> None:
+        file = StaticFile(content, media_type)
+
+        async def ready() -> StaticFile:
+            return file
+
+        add(path, ready)
+
     for name, content in page_files().items():
-        add(f"/{name}", content, MEDIA_TYPES[Path(name).suffix])
+        add_file(f"/{name}", content, MEDIA_TYPES[Path(name).suffix])
         if name == "index.html":
-            add("/", content, "text/html")
-    add("/docs", docs.render(app.openapi(), address).encode(), "text/html")
-    add("/docs.css", docs.STYLESHEET.read_bytes(), "text/css")
-    add("/engine.json", b'{"engine": "http"}', "application/json")
+            add_file("/", content, "text/html")
+    for stylesheet in ("docs.css", "sign-in.css"):
+        add_file(f"/{stylesheet}", Path(__file__).with_name(stylesheet).read_bytes(), "text/css")
+    add_file("/engine.json", b'{"engine": "http"}', "application/json")
+    add("/docs", documents.page)
+    add("/openapi.json", documents.openapi)
+    add("/example.png", documents.picture)
 
 
-def _matches(if_none_match: list[str], etag: str) -> bool:
-    """Compare weakly, as RFC 9110 (13.1.2) has it for If-None-Match: a list of tags, W/ or not, or `*`."""
-    sent = ", ".join(if_none_match)
-    return sent.strip() == "*" or etag in re.findall(r'"[^"]*"', sent)
+def _add_made_files(app: FastAPI, service: Service) -> None:
+    def add(name: str) -> None:
+        media_type = MADE_TYPES[Path(name).suffix].encode()
+
+        async def endpoint(_: Request) -> Response:
+            return ApiResponse(await service.made_file(name), content_type=media_type)
+
+        app.add_route(f"/{name}", endpoint, methods=["GET"], include_in_schema=False)
+
+    for name in MADE_FILES:
+        add(name)
 
 
 async def _to_problem(_: Request, error: Exception) -> Response:
@@ -154,6 +181,9 @@ class Application:
     def __init__(self, app: FastAPI, service: Service, gate: security.Gate):
         self.app, self.service, self.gate = app, service, gate
         self._routes = {getattr(route, "path", "") for route in app.routes}
+        self._sign_in: SignIn | None = None
+        if gate.token is not None and gate.sessions is not None:
+            self._sign_in = SignIn(gate.token, gate.sessions, service.limits)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":  # the lifespan
@@ -166,17 +196,14 @@ class Application:
             nonlocal sent_status
             if message["type"] == "http.response.start":
                 sent_status = message["status"]
-                message["headers"] = [*message.get("headers", ()), *security.HEADERS]
+                own = list(message.get("headers", ()))
+                names = {name for name, _ in own}  # the sign-in page has its own policy
+                message["headers"] = [*own, *(header for header in security.HEADERS if header[0] not in names)]
             await send(message)
 
         try:
-            headers = security.single_headers(scope["headers"])
-            self.gate.check(scope["method"], path, headers, scope["http_version"])
-            if path == "/v1/predict" and scope["method"] == "POST":
-                response: Response = await self.service.predict(headers, scope["query_string"], receive)
-                await response(scope, receive, send_guarded)
-            else:
-                await self.app(scope, receive, send_guarded)
+            respond = await self._respond(scope, receive)
+            await respond(scope, receive, send_guarded)
         except Problem as problem:
             await problem.response()(scope, receive, send_guarded)
         except Exception:
@@ -188,3 +215,19 @@ class Application:
             metrics = self.service.metrics
             metrics.requests(route, sent_status).inc()
             metrics.seconds.observe(time.perf_counter() - start)
+
+    async def _respond(self, scope: Scope, receive: Receive) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+        """Return the response, or the application that makes it."""
+        method, path = scope["method"], scope["path"]
+        headers = security.single_headers(scope["headers"])
+        self.gate.check_site(method, path, headers, scope["http_version"])
+        if self._sign_in is not None and path in self._routes:
+            if sign_in.is_form(method, path, headers):
+                return await self._sign_in.submit(scope, headers, receive)
+            if sign_in.wants_page(method, path, headers) and not self.gate.lets_in(path, headers):
+                # a browser that follows a link of another site keeps the cookie back; it sends it when it reloads
+                return self._sign_in.page(reload=headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site"))
+        self.gate.check_token(path, headers)
+        if path == "/v1/predict" and method == "POST":
+            return await self.service.predict(headers, scope["query_string"], receive)
+        return self.app

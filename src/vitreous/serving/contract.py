@@ -11,7 +11,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field, SkipValidation, ValidationError
 
 from vitreous.serving.limits import Limits
-from vitreous.serving.responses import Problem
+from vitreous.serving.responses import TENSORS, Problem
 
 Responses = dict[int | str, dict[str, Any]]
 Want = Literal["probabilities", "novelty", "attention", "lens", "qkv", "kept", "rollout", "patch_removal", "relevance"]
@@ -107,6 +107,20 @@ class Look(BaseModel):
     relevance: Vector | None = Field(None, description="patches")
 
 
+#: The binary form of `Look`, for OpenAPI.
+LOOK_TENSORS: dict[str, Any] = {
+    "type": "string",
+    "format": "binary",
+    "description": (
+        "Sent to a client whose Accept header names this type: the same arrays by the same names in the safetensors"
+        " format (little-endian: the header's length as 8 bytes; the header, JSON with the type, shape and place of"
+        " each array; the arrays). `attention`, `queries`, `keys` and `values` are F16, or F32 where F16 cannot hold"
+        " them; all others are F32. `attention` is rounded to multiples of 1/1024 unless `qkv` is wanted too. What is"
+        " null in JSON is missing."
+    ),
+}
+
+
 class Models(BaseModel):
     models: list[dict[str, Any]]
     version: str
@@ -138,6 +152,7 @@ _PROBLEMS = {
     400: "The request cannot be parsed.",
     401: "A token is required.",
     403: "A page of another site made the request.",
+    404: "There is no such thing here.",
     405: "This address does not accept this method.",
     408: "The body arrived too slowly.",
     413: "The body is too large.",
@@ -160,6 +175,13 @@ def problems(*statuses: int) -> Responses:
 
 def responses(model: type[BaseModel], description: str, *statuses: int) -> Responses:
     return {200: {"model": model, "description": description}, **problems(*statuses)}
+
+
+def look_responses() -> Responses:
+    """Describe the two forms of /v1/look's response."""
+    described = responses(Look, "The wanted arrays.", *POST_PROBLEMS)
+    described[200]["content"] = {TENSORS.decode(): {"schema": LOOK_TENSORS}}
+    return described
 
 
 def request_body(schemas: dict[str, type[BaseModel]]) -> dict[str, Any]:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import orjson
+import safetensors.numpy
 
 from vitreous.config import ViTConfig
 from vitreous.serving.contract import WANTS, LookRequest
@@ -19,8 +21,10 @@ from vitreous.serving.models import ServedModel, input_shape
 from vitreous.serving.responses import Problem
 
 _KEYS = {"qkv": ("queries", "keys", "values")}  # in the response; other wants are their own key
-_LARGE = ("attention", "queries", "keys", "values")  # thousands of numbers each
+LARGE = ("attention", "queries", "keys", "values")  # thousands of numbers each
 _DIGITS = 5  # significant digits of those
+ATTENTION_STEPS = 1024
+_LARGEST_HALF = float(np.finfo(np.float16).max)
 _COMPUTED = ("rollout", "patch_removal", "relevance")  # here; the other arrays are outputs of the ONNX graph
 _REMOVAL_BATCH = 64
 
@@ -108,7 +112,7 @@ def look(model: ServedModel, inputs: LookInputs, check: Callable[[], None] = lam
     values = model.full.run(outputs, {"pixels": pixels, **inputs.masks}) if outputs else []
     arrays = {name: value[0] for name, value in zip(outputs, values, strict=True)}
     found: dict[str, Any] = dict.fromkeys(missing)
-    found |= {name: _shortened(array) if name in _LARGE else array for name, array in arrays.items() if name in keys}
+    found |= {name: array for name, array in arrays.items() if name in keys}
     if "lens" in keys:
         found["lens"] = _softmax(arrays["lens"] / np.float32(model.run.temperature))
     if "rollout" in keys:
@@ -119,6 +123,35 @@ def look(model: ServedModel, inputs: LookInputs, check: Callable[[], None] = lam
         check()
         found["relevance"] = _relevance(model, inputs)
     return found
+
+
+def as_json(found: dict[str, Any]) -> bytes:
+    """Return what `look` found as JSON, the large arrays with five significant digits."""
+    shown = {name: _shortened(value) if name in LARGE and value is not None else value for name, value in found.items()}
+    contiguous = {
+        name: np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value for name, value in shown.items()
+    }
+    return orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def as_tensors(found: dict[str, Any]) -> bytes:
+    """Return what `look` found in the safetensors format: the large arrays as float16, the others as float32.
+
+    Attention weights are rounded to multiples of 1/1024 (by at most 0.0005), so that they compress to half the size,
+    unless the queries and keys that they are computed from are there as well. What is None is left out.
+    """
+    is_exact = found.get("queries") is not None
+    arrays = {}
+    for name, value in found.items():
+        if value is None:
+            continue
+        array: np.ndarray = np.ascontiguousarray(value, np.float32)
+        if name == "attention" and not is_exact:
+            array = np.rint(array * ATTENTION_STEPS) / np.float32(ATTENTION_STEPS)
+        if name in LARGE and np.abs(array).max(initial=0) <= _LARGEST_HALF:
+            array = array.astype(np.float16)
+        arrays[name] = array
+    return safetensors.numpy.save(arrays)
 
 
 def _shortened(values: np.ndarray) -> np.ndarray:

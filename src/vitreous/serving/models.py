@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from vitreous.config import ViTConfig
 from vitreous.export.catalog import Entry
@@ -50,13 +51,19 @@ def input_shape(run: Run) -> tuple[int, int, int]:
 
 
 def load_models(runs: Sequence[Run], limits: Limits, metrics: Metrics, *, show_paths: bool) -> dict[str, ServedModel]:
-    """Load the graphs; `show_paths`: whether /v1/models names each run's folder, for the page's "copy as command"."""
+    """Load the graphs; `show_paths`: whether /v1/models names each run's folder, for the page's "copy as command".
+
+    With them go the addresses of the weights, from which the page computes what happens between the layers.
+    """
     sessions = [open_session(onnx_for_serving(run, "lean")) for run in runs]
     entries = entries_from_onnx(runs, [session.get_modelmeta().custom_metadata_map for session in sessions])
     models = {}
     for run, session, entry in zip(runs, sessions, entries, strict=True):
-        if show_paths and not run.path.resolve().is_relative_to(BUNDLED):
+        is_bundled = run.path.resolve().is_relative_to(BUNDLED)
+        if show_paths and not is_bundled:
             entry["run"] = str(run.path)
+        if (show_paths or is_bundled) and entry["kind"] == "vit":  # a server for others keeps its own models' weights
+            entry["weights"] = f"v1/weights?model={quote(entry['id'])}"
         kind = run.config.model.kind
         # the attention of the article's ViT mixes the images of a batch, so each image runs alone
         own_limits = replace(limits, batch_images=1) if kind == "post-vit" else limits

@@ -19,9 +19,10 @@ def page_files() -> dict[str, bytes]:
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """Return a folder's files by name; hidden and other files (an editor's, say) are left out."""
-    paths = sorted(folder.glob("[!.]*"))
-    return {path.name: path.read_bytes() for path in paths if path.suffix in MEDIA_TYPES}
+    """Return a folder's files by their path in it; hidden and other files (an editor's, say) are left out."""
+    paths = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.suffix in MEDIA_TYPES)
+    shown = [path for path in paths if not any(part.startswith(".") for part in path.parts)]
+    return {path.as_posix(): (folder / path).read_bytes() for path in shown}
 
 
 def entries_from_onnx(runs: Sequence[Run], properties: Sequence[Mapping[str, str]]) -> list[Entry]:

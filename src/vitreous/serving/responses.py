@@ -9,8 +9,11 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
+from vitreous.serving.compression import GZIP, LEAST_COMPRESSED, accepts_gzip, compressed
+
 Headers = tuple[tuple[bytes, bytes], ...]
 JSON, PROBLEM, TEXT = b"application/json", b"application/problem+json", b"text/plain; version=0.0.4; charset=utf-8"
+TENSORS = b"application/x-safetensors"
 
 
 class ApiResponse(Response):
@@ -22,6 +25,15 @@ class ApiResponse(Response):
         self.raw_headers = [
             (b"content-type", content_type), (b"content-length", length), (b"cache-control", b"no-store"), *headers
         ]  # fmt: skip
+
+
+def compressible(
+    body: bytes, request_headers: dict[bytes, bytes], content_type: bytes = JSON, level: int = 6
+) -> ApiResponse:
+    """Return a response that is compressed if it is worth it and the client can read it."""
+    if len(body) >= LEAST_COMPRESSED and accepts_gzip(request_headers):
+        return ApiResponse(compressed(body, level), content_type=content_type, headers=GZIP)
+    return ApiResponse(body, content_type=content_type)
 
 
 class Problem(Exception):

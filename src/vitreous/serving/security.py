@@ -15,12 +15,14 @@ from pathlib import Path
 from vitreous.downloads.files import read_plain
 from vitreous.errors import ConfigError, quoted
 from vitreous.serving.responses import Problem
+from vitreous.serving.sessions import Sessions
 
 SHORTEST_TOKEN = 16
-OPEN_PATHS = frozenset({"/healthz", "/readyz"})  # for health checks; they reveal nothing else
+#: For health checks and for the look of the sign-in page, whose files are the same everywhere.
+OPEN_PATHS = frozenset({"/healthz", "/readyz", "/vitreous.css", "/sign-in.css", "/icon.svg"})
 #: Headers that are acted on here or by the application; with two values, a proxy may have acted on the other one.
 SINGLE = frozenset(
-    (b"host", b"origin", b"authorization", b"content-type", b"content-length", b"content-encoding",
+    (b"host", b"origin", b"authorization", b"cookie", b"content-type", b"content-length", b"content-encoding",
      b"sec-fetch-site", b"sec-fetch-mode", b"sec-fetch-dest")
 )  # fmt: skip
 Headers = dict[bytes, bytes]
@@ -71,8 +73,8 @@ def check_exposure(host: str, token: str | None, no_auth: bool) -> None:
     """Refuse a host that others can reach without a token, unless `no_auth` allows it explicitly."""
     if not is_loopback(host) and token is None and not no_auth:
         raise ConfigError(
-            f"--host {host} lets others reach this server: add --token-file FILE (clients send its token as a bearer"
-            " token, browsers ask for it as a password), or --no-auth to let anyone in"
+            f"--host {host} lets others reach this server: add --token-file FILE (programs send its token as a bearer"
+            " token, people sign in with it), or --no-auth to let anyone in"
         )
 
 
@@ -105,7 +107,16 @@ class Gate:
     token: str | None = field(default=None, repr=False)
     loopback_only: bool = True
 
+    @functools.cached_property
+    def sessions(self) -> Sessions | None:
+        return None if self.token is None else Sessions(self.token)
+
     def check(self, method: str, path: str, headers: Headers, http_version: str = "1.1") -> None:
+        self.check_site(method, path, headers, http_version)
+        self.check_token(path, headers)
+
+    def check_site(self, method: str, path: str, headers: Headers, http_version: str = "1.1") -> None:
+        """Refuse requests for other hosts, and those that pages of other sites make."""
         host = headers.get(b"host")
         if not host and http_version not in ("1.0", "1"):  # "1" is how granian writes it
             raise Problem(400, "the request has no Host header, which HTTP/1.1 requires")
@@ -118,13 +129,22 @@ class Gate:
                 "requests from pages of other sites are refused; use this server's own page (a proxy before it must"
                 " pass on the Host header)",
             )
-        authorization = headers.get(b"authorization", b"")
-        if self.token is None or path in OPEN_PATHS:
+
+    def check_token(self, path: str, headers: Headers) -> None:
+        if self.lets_in(path, headers):
             return
-        if not hmac.compare_digest(_credential(authorization), self.token.encode()):
-            challenges = ((b"www-authenticate", b'Basic realm="vitreous", charset="UTF-8"'),
-                          (b"www-authenticate", b'Bearer realm="vitreous"'))  # fmt: skip
-            raise Problem(401, "a token is required: send it as `Authorization: Bearer TOKEN`", challenges)
+        challenges: tuple[tuple[bytes, bytes], ...] = ((b"www-authenticate", b'Bearer realm="vitreous"'),)
+        if b"sec-fetch-mode" not in headers:  # a browser would open a window of its own over the page
+            challenges = ((b"www-authenticate", b'Basic realm="vitreous", charset="UTF-8"'), *challenges)
+        raise Problem(401, "a token is required: send it as `Authorization: Bearer TOKEN`", challenges)
+
+    def lets_in(self, path: str, headers: Headers) -> bool:
+        """Return whether a request may be served without a token, or has it, or a session that stands for it."""
+        if self.token is None or self.sessions is None or path in OPEN_PATHS:
+            return True
+        if hmac.compare_digest(_credential(headers.get(b"authorization", b"")), self.token.encode()):
+            return True
+        return b"cookie" in headers and self.sessions.accepts(headers[b"cookie"])
 
 
 def _is_foreign(headers: Headers) -> bool:

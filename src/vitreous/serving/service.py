@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import numpy as np
 import orjson
+from starlette.responses import FileResponse
 
 from vitreous.export.catalog import models_document, samples_for
+from vitreous.runs import WEIGHTS
 from vitreous.serving import look, reading
 from vitreous.serving.contract import LookRequest
 from vitreous.serving.limits import Limits
+from vitreous.serving.made_files import MADE_FILES
 from vitreous.serving.metrics import Metrics
 from vitreous.serving.models import ServedModel
 from vitreous.serving.pool import Check, Pool, while_connected
 from vitreous.serving.reading import BodyReader, PreparedImage, Receive, Upload
-from vitreous.serving.responses import ApiResponse, ImageProblem, Problem, busy
+from vitreous.serving.responses import TENSORS, ApiResponse, ImageProblem, Problem, busy, compressible
 
 Headers = dict[bytes, bytes]
 Prepared = list[PreparedImage | ImageProblem]
@@ -48,12 +51,14 @@ class Service:
             raise Problem(422, f"there is no model with this id; the models are {', '.join(self.models)}")
         return model
 
-    async def _respond(self, headers: Headers, receive: Receive, handle: Callable[[bytes], Any]) -> ApiResponse:
+    async def _respond(
+        self, headers: Headers, receive: Receive, handle: Callable[[bytes], Awaitable[ApiResponse]]
+    ) -> ApiResponse:
         """Read the body, then handle it in time."""
         body = await self._bodies.read(headers, receive)
         try:
             async with asyncio.timeout(self.limits.response_seconds):
-                return ApiResponse(await handle(body))
+                return await handle(body)
         except TimeoutError:
             detail = f"no result within {self.limits.response_seconds:g} s; ask for less at a time"
             raise Problem(504, detail) from None
@@ -64,7 +69,7 @@ class Service:
         content_type = headers.get(b"content-type", b"")
         return await self._respond(headers, receive, lambda body: self._predict(body, content_type, query, receive))
 
-    async def _predict(self, body: bytes, content_type: bytes, query: bytes, receive: Receive) -> bytes:
+    async def _predict(self, body: bytes, content_type: bytes, query: bytes, receive: Receive) -> ApiResponse:
         # small images are parsed and decoded right here, in less time than it takes to wake a thread
         if len(body) <= self.limits.small_body_bytes:
             model, uploads = self._parse(body, content_type, query)
@@ -87,7 +92,7 @@ class Service:
         model, uploads = self._parse(body, content_type, query)
         return model, self._prepare(uploads, model, check)
 
-    async def _classify(self, model: ServedModel, prepared: Prepared) -> bytes:
+    async def _classify(self, model: ServedModel, prepared: Prepared) -> ApiResponse:
         images = [one for one in prepared if isinstance(one, PreparedImage)]
         self.metrics.images(model.id, "predicted").inc(len(images))
         if len(images) < len(prepared):
@@ -96,26 +101,26 @@ class Service:
             raise _nothing_readable([one for one in prepared if isinstance(one, ImageProblem)])
         pixels = np.concatenate([image.pixels[None] for image in images])
         found = await model.engine.predict(pixels)
-        return orjson.dumps({"model": model.id, "predictions": _predictions(model, prepared, found)})
+        return ApiResponse(orjson.dumps({"model": model.id, "predictions": _predictions(model, prepared, found)}))
 
     async def look(self, headers: Headers, receive: Receive) -> ApiResponse:
         if headers.get(b"content-type", b"").partition(b";")[0].strip().lower() != b"application/json":
             raise Problem(415, "send application/json")
         # a request takes its place in the pool after its body is read: slow uploads hold up nobody
-        return await self._respond(headers, receive, lambda body: self._look_in_thread(body, receive))
+        return await self._respond(headers, receive, lambda body: self._look_in_thread(body, headers, receive))
 
-    async def _look_in_thread(self, body: bytes, receive: Receive) -> bytes:
+    async def _look_in_thread(self, body: bytes, headers: Headers, receive: Receive) -> ApiResponse:
         async with while_connected(receive) as check:
-            return await self._looking.run(self._look, body, check)
+            return await self._looking.run(self._look, body, headers, check)
 
-    def _look(self, body: bytes, check: Check) -> bytes:
+    def _look(self, body: bytes, headers: Headers, check: Check) -> ApiResponse:
         request = LookRequest.parse(body)
         model = self.find(request.model)
         found = look.look(model, look.check_request(request, model, self.limits), check)
-        contiguous = {
-            key: np.ascontiguousarray(value) if isinstance(value, np.ndarray) else value for key, value in found.items()
-        }
-        return orjson.dumps(contiguous, option=orjson.OPT_SERIALIZE_NUMPY)
+        # the fastest level: a higher one takes more time than it saves on any but a slow network
+        if _accepts_tensors(headers):
+            return compressible(look.as_tensors(found), headers, TENSORS, level=1)
+        return compressible(look.as_json(found), headers, level=1)
 
     async def samples(self, model_id: str | None) -> bytes:
         """Return a model's samples, read when they are first asked for: data sets are large."""
@@ -125,10 +130,27 @@ class Service:
             self._samples_json[model.id] = read
         return self._samples_json[model.id]
 
+    async def made_file(self, name: str) -> bytes:
+        """Return a file of the page that is made when it is first asked for."""
+        return await self._decoding.run(MADE_FILES[name])
+
+    def weights(self, model_id: str | None) -> FileResponse:
+        """Return a model's weights as they are in its run, if /v1/models offers them."""
+        model = self.find(model_id)
+        if "weights" not in model.entry:
+            raise Problem(404, "this server does not offer the weights of this model")
+        return FileResponse(model.run.path / WEIGHTS, media_type="application/octet-stream")
+
     def readiness(self) -> bytes:
         if self._stopping:
             raise busy(503, "the server is stopping")
         return b'{"status":"ready"}'
+
+
+def _accepts_tensors(headers: Headers) -> bool:
+    """Return whether the client asks for the binary form by name; `*/*` gets JSON."""
+    accepted = headers.get(b"accept", b"").split(b",")
+    return any(part.partition(b";")[0].strip().lower() == TENSORS for part in accepted)
 
 
 def _nothing_readable(problems: list[ImageProblem]) -> Problem:

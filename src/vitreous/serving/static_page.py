@@ -1,11 +1,15 @@
 """The page as a folder for any static host, with the models as ONNX files and the engine that runs them.
 
 index.html …        the page's own files
+train/digits.png …  what the page's own training needs (made_files.py)
 engine.json         {"engine": "browser"}: there is no server, the models run in the browser
 models.json         as /v1/models, where each model's "onnx" and "samples" name its files
 models/ID.onnx      the full graph with required masks (onnxruntime-web has no optional inputs)
+models/ID.safetensors  a ViT's weights, from which the page computes what happens between the layers
 samples/ID.json     as /v1/samples; models with the same images share one
 ort/                onnxruntime-web
+….gz                compressed copies. The page itself fetches those of the runtime, models and samples, so that any
+                    host will do; the others are for hosts that look for them (nginx: gzip_static on)
 """
 
 from __future__ import annotations
@@ -23,7 +27,9 @@ from vitreous.errors import ExportError
 from vitreous.export.catalog import check_images, model_ids, models_document, samples_for
 from vitreous.export.graph import require_export_packages
 from vitreous.export.onnx_files import Exported, export_onnx
-from vitreous.runs import Run
+from vitreous.runs import WEIGHTS, Run
+from vitreous.serving.compression import LEAST_COMPRESSED, compressed
+from vitreous.serving.made_files import MADE_FILES
 from vitreous.serving.pages import entries_from_onnx, page_files
 
 _ORT_FILES = (
@@ -72,9 +78,12 @@ def export_page(runs: Sequence[Run], folder: Path) -> ExportedPage:
             built = Path(work) / folder.name
             for name, content in own_files.items():
                 _write(built / name, content)
+            for name, make in MADE_FILES.items():
+                _write(built / name, make())
             for file in ORT_WEB.files:
                 _write(built / "ort" / file.name, sources.read(ORT_WEB, file.name))
             models = _add_models(runs, built)
+            _add_compressed_copies(built)
             if folder.exists():
                 folder.rmdir()
             built.rename(folder)
@@ -99,13 +108,23 @@ def _add_models(runs: Sequence[Run], folder: Path) -> tuple[Exported, ...]:
         model.path.chmod(0o644)
         entry["onnx"] = model.path.relative_to(folder).as_posix()
         entry["lean"] = not model.full  # only `pixels` goes in, only `logits` and `probabilities` come out
+        if entry["kind"] == "vit":
+            weights = model.path.with_suffix(".safetensors")
+            _write(weights, (run.path / WEIGHTS).read_bytes())
+            entry["weights"] = weights.relative_to(folder).as_posix()
         entry["samples"] = samples.setdefault(_json(samples_for(run)), f"samples/{entry['id']}.json")
     files = {name: document for document, name in samples.items()}
-    files["models.json"] = _json(models_document(entries))
+    files["models.json"] = _json({**models_document(entries), "gzip": True})
     files["engine.json"] = _json({"engine": "browser"})
     for name, document in files.items():
         _write(folder / name, document)
     return exported
+
+
+def _add_compressed_copies(folder: Path) -> None:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and (path.stat().st_size >= LEAST_COMPRESSED or path.parent != folder):
+            _write(path.with_name(f"{path.name}.gz"), compressed(path.read_bytes()))
 
 
 def _json(document: object) -> bytes:

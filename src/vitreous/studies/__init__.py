@@ -1,1 +1,1 @@
-"""Grids of runs: train several configurations (`compare`, `demo`, `transfer`), then report on them."""
+"""Grids of runs: train several configurations (`compare`, `demo`, `study`, `transfer`), then report on them."""

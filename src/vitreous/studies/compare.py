@@ -67,7 +67,7 @@ def compare(
     notes, warnings = training_notes(runs, datasets)
     return write_comparison(
         results_from_runs(runs, datasets),
-        dataset.test.images.numpy(),
+        dataset.test,
         dataset.class_names,
         folder,
         title=f"{' against '.join(dict.fromkeys(names_of(runs)))} on {dataset.name}",
@@ -101,13 +101,13 @@ def _subject(subject: str | Path | Config | Run, data: str | None, settings: Seq
     elif subject == auto.NAME:
         if data is None:
             raise ConfigError("`auto` chooses a training from the data: name some with --data")
-        return auto.choose(AutoRequest(data, tuple(one for one in settings if _applies(Config(), one))))
+        return auto.choose(AutoRequest(data, tuple(one for one in settings if applies(Config(), one))))
     elif subject not in PRESETS and (is_run(subject) or Path(subject).is_dir()):
         opened = Run.open(subject)
     else:
         opened = preset(str(subject))  # an unknown name raises an error that lists the presets
     if isinstance(opened, Config):
-        applicable = [setting for setting in settings if _applies(opened, setting)]
+        applicable = [setting for setting in settings if applies(opened, setting)]
         return configure(opened, settings=applicable, data=data)
     if not opened.is_done:
         raise RunError(
@@ -116,7 +116,7 @@ def _subject(subject: str | Path | Config | Run, data: str | None, settings: Seq
     return opened
 
 
-def _applies(config: Config, setting: str) -> bool:
+def applies(config: Config, setting: str) -> bool:
     """Return whether this model has the setting: `model.depth=6` is for the ViT of a pair, not for its CNN."""
     path = setting.partition("=")[0].strip().split(".")
     return path[0] != "model" or len(path) != 2 or path[1] in type(config.model).model_fields
@@ -126,7 +126,7 @@ def _check(configs: Sequence[Config], settings: Sequence[str], equal: str | None
     if not configs and (settings or equal):
         raise ConfigError("--set, --epochs and --equal change how presets are trained, and only runs were named")
     for setting in settings:
-        if not any(_applies(config, setting) for config in configs):
+        if not any(applies(config, setting) for config in configs):
             override(configs[0], [setting])  # raises an error that names the setting
     for name, count in Counter(config.name for config in configs).items():
         if count > 1:

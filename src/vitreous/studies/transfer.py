@@ -139,7 +139,7 @@ def transfer(
         },
         hardware=f"{hardware.describe()}, {threads} used",
         report=folder / "report.html",
-        results=folder / "transfer.json",
+        results=folder / "results.json",
     )
     return write_transfer(result)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -150,8 +151,27 @@ class Transfer:
     def arms(self) -> tuple[str, ...]:
         return tuple(self.rows[0].arms)
 
+    @cached_property
+    def figure(self) -> DrawnFigure:
+        return _draw_accuracies(self, self.styles)
+
+    @property
+    def styles(self) -> dict[str, ModelStyle]:
+        """Fine-tuned has the ViT's own colour: the study is about it."""
+        return model_styles({arm: "vit" if arm == FINE_TUNED else "other" for arm in self.arms})
+
+    def as_markdown(self) -> str:
+        """Return the content of `table.md`."""
+        headings = ("labels per class", "steps × batch", *self.arms, "gain of fine-tuning, points", "p")
+        lines = [headings, ("---:",) * len(headings)]
+        for row in self.rows:
+            cells = (row.arms[arm].text for arm in self.arms)
+            steps, gain = f"{row.steps} × {row.batch_size}", row.gains[FINE_TUNED]
+            lines.append((f"{row.per_class:,}", steps, *cells, gain.text, gain.p_text))
+        return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
     def as_dict(self) -> dict[str, Any]:
-        """Return the content of `transfer.json`."""
+        """Return the content of `results.json`."""
         plain = ("title", "verdict", "source", "target", "preset", "seeds", "test_images", "hardware")
         return {
             **{key: getattr(self, key) for key in plain},
@@ -215,19 +235,21 @@ def render_table(result: Transfer) -> Table:
 
 
 def write_transfer(result: Transfer) -> Transfer:
-    """Write the report, `transfer.json` and the figure."""
-    # fine-tuned has the ViT's own colour: the study is about it
-    styles = model_styles({arm: "vit" if arm == FINE_TUNED else "other" for arm in result.arms})
-    figure = _draw_accuracies(result, styles)
+    """Write the report, `results.json`, `table.md` and the figure."""
+    figure = result.figure
     write_report(
         result.report,
         _TEMPLATE,
         title=result.title,
         description=result.verdict,
-        figures=[figure],
-        beside={result.results.name: result.as_dict()},
+        beside={
+            result.results.name: result.as_dict(),
+            "table.md": result.as_markdown(),
+            "figure.svg": figure.svg,
+            "figure.png": figure.png,
+        },
         result=result,
-        styles=styles,
+        styles=result.styles,
         accuracies=figure,
         fine_tuned=FINE_TUNED,
         factors=sorted({factor for row in result.rows for arm in row.arms.values() for factor in arm.tried}),

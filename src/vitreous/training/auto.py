@@ -190,7 +190,7 @@ def _probe(config: Config, dataset: Dataset) -> Meaning | None:
     )  # fmt: skip
     preprocessing, sampler = (
         Preprocessing.for_dataset(dataset),
-        BatchSampler(len(dataset.train), batch_size, config.seed),
+        BatchSampler.of(dataset.train, batch_size, config.seed),
     )
     with torch.random.fork_rng(devices=[]):
         stepper = Stepper(pilot, dataset, preprocessing, resolved, Group())

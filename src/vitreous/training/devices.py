@@ -73,6 +73,11 @@ def make_repeatable(device: torch.device) -> None:
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # costs time
 
 
+def seed_generators(seed: int, rank: int, step: int = 0) -> None:
+    """Begin the random numbers of a rank (dropout): others than those of other ranks, and of earlier steps."""
+    torch.manual_seed(seed * 7919 + rank + 1 + step * 2**32)
+
+
 def generator_states(device: torch.device) -> dict[str, Tensor]:
     """Return the state of every generator that a training on this device draws from, on the CPU."""
     states = {"generators": torch.get_rng_state()}

@@ -19,6 +19,7 @@ from torch.distributed import PrefixStore, Store, rendezvous  # type: ignore[att
 
 from vitreous.errors import ConfigError, VitreousError
 from vitreous.training import lost_ranks
+from vitreous.training.sharding import is_sharded_model, release_group
 
 T = TypeVar("T")
 
@@ -34,24 +35,28 @@ class Group:
     local_world_size: int = 1
     resume_command: str = ""  # known once the run is
     _store: Store | None = field(default=None, repr=False, compare=False)
-    _wrapped: list[nn.parallel.DistributedDataParallel] = field(default_factory=list, repr=False, compare=False)
+    _wrapped: list[nn.Module] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def is_main(self) -> bool:
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Average gradients over the processes during the backward pass."""
+        """Average gradients over the processes during the backward pass; a sharded model does so by itself."""
         if self.world_size == 1:
             return model
-        self._wrapped.append(nn.parallel.DistributedDataParallel(model))
+        averages_itself = is_sharded_model(model)
+        self._wrapped.append(model if averages_itself else nn.parallel.DistributedDataParallel(model))
         return self._wrapped[-1]
 
     def averaging(self, forward: Any, now: bool) -> contextlib.AbstractContextManager[Any]:
         """Average gradients in this backward pass if `now`; otherwise only accumulate them."""
-        if self.world_size == 1 or now:
-            return contextlib.nullcontext()
-        return getattr(forward, "_orig_mod", forward).no_sync()  # beneath a compiled model
+        model = getattr(forward, "_orig_mod", forward)  # beneath a compiled model
+        if is_sharded_model(model):
+            model.set_requires_gradient_sync(now)
+        elif self.world_size > 1 and not now:
+            return model.no_sync()
+        return contextlib.nullcontext()
 
     def barrier(self) -> None:
         self.sum([0.0])  # on the CPU, whatever the gradients travel by
@@ -115,7 +120,10 @@ class Group:
         GIL, for which one of these threads may be waiting to release its last tensor: a deadlock. So release it first.
         """
         for model in self._wrapped:
-            del model.logger, model.reducer, model.process_group
+            if isinstance(model, nn.parallel.DistributedDataParallel):
+                del model.logger, model.reducer, model.process_group
+            else:
+                release_group(model)
         self._wrapped.clear()
         dist.destroy_process_group()
 
@@ -126,7 +134,7 @@ class Group:
 
 
 @contextlib.contextmanager
-def group(timeout_seconds: float) -> Iterator[Group]:
+def group(timeout_seconds: float, shard: bool = False) -> Iterator[Group]:
     """Join the processes that torchrun or `--processes` started (they set the environment), or be the only one.
 
     Raise RankLost if not all of them join, or one is lost later. No exchange waits longer than `timeout_seconds`.
@@ -137,7 +145,11 @@ def group(timeout_seconds: float) -> Iterator[Group]:
         return
     # DDP imports this module when it is first used, and default arguments of its functions then keep the open group:
     # gloo's threads outlive destroy_process_group and sometimes abort the process as it ends. Import it before.
-    import torch.distributed.nn.functional  # noqa: F401
+    import torch.distributed.nn.functional
+
+    if shard:  # so do these
+        import torch.distributed.checkpoint
+        import torch.distributed.fsdp  # noqa: F401
 
     lost_ranks.end_with_launcher()
     joined, store = _join(world_size, timeout_seconds)
@@ -195,8 +207,13 @@ def _join(world_size: int, timeout_seconds: float) -> tuple[Group, Store]:
 
 
 def of_this_start(store: Store) -> Store:
-    """Return the part of a store for this start: torchrun keeps one for all restarts, with addresses of earlier ones.
+    """Return the part of a store for this start: torchrun's agents keep one for all restarts, with the addresses of
+    earlier ones.
 
-    Without it, torch 2.13 connects to ranks that are no more, or hangs (`torchrun --max-restarts`, gloo).
+    Without it, torch 2.13 connects to ranks that are no more, or hangs (`torchrun --max-restarts`, gloo). Agents that
+    share no store (TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1) have a new one each time, and may have counted differently: a
+    host that replaces another has not restarted anything.
     """
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "False":
+        return store
     return PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)

@@ -29,8 +29,9 @@ from vitreous.training import auto, checkpointing, distributed, plan
 from vitreous.training.auto import AutoRequest
 from vitreous.training.best import BestValidation, score
 from vitreous.training.callbacks import Callback, Callbacks, as_callbacks
+from vitreous.training.lost_ranks import is_loss
 from vitreous.training.progress import Progress, make_progress
-from vitreous.training.restart import run_to_restart
+from vitreous.training.restart import is_restart, run_to_restart
 from vitreous.training.setup import open_or_create
 from vitreous.training.signals import deferred_signals
 from vitreous.training.step import Stepper, Weights
@@ -60,11 +61,12 @@ def fit(
     job that torchrun restarts (`run_to_restart`). `callbacks` are called with what is measured (`callbacks.py`).
     """
     active = Callbacks(as_callbacks(callbacks))
-    with distributed.group(config.train.timeout_seconds) as group:
+    with distributed.group(config.train.timeout_seconds, config.train.shard) as group:
         if isinstance(config, AutoRequest):
             config = _choose(config, out, group, progress)
-        if not resume and (begun := group.broadcast(run_to_restart(config, out) if group.is_main else None)):
-            out, resume = begun, True
+        if not resume and group.any(is_restart())[0]:
+            begun = group.broadcast(run_to_restart(config, out) if group.is_main else None)
+            out, resume = begun or out, begun is not None
         with open_or_create(config, out, resume, device, group) as (run, dataset, weights):
             if run.is_done:
                 return run
@@ -118,17 +120,12 @@ class Trainer:
     ):
         self.run, self.dataset, self.group = run, dataset, group
         self.callbacks = callbacks or Callbacks()
-        self.config, self.resolved = run.config, run.resolved
-        if group.world_size != self.resolved.world_size:
-            raise RunError(
-                f"{str(run.path)!r} was started with {self.resolved.world_size} processes, not {group.world_size}:"
-                f" resume with --processes {self.resolved.world_size}, or torchrun"
-            )
+        self.config, self.resolved = run.config, plan.for_processes(run, group)
         group.announce(run.path)
         hardware.prepare(self.resolved.threads)
         self.stepper = Stepper(self.config, dataset, run.preprocessing, self.resolved, group, weights)
-        self.sampler = BatchSampler(
-            len(dataset.train), self.resolved.batch_size, self.config.seed, group.rank, group.world_size
+        self.sampler = BatchSampler.of(
+            dataset.train, self.resolved.batch_size, self.config.seed, group.rank, group.world_size
         )
         self.best = BestValidation(self.config.train)
         self.window = _Window()
@@ -228,6 +225,7 @@ class Trainer:
 
     def _save(self, done: int) -> None:
         tensors = checkpointing.tensors_to_save(self.stepper, self.group)
+        shards = checkpointing.write_shards(self.stepper, self.run, done, self.group)
         window = self.group.sum([self.window.loss, self.window.num_correct, self.window.images])
         if self.group.is_main:
             tensors |= {f"best.{name}": value for name, value in self.best.weights.items()}
@@ -237,23 +235,27 @@ class Trainer:
                 "window_seconds": time.perf_counter() - self.window.started,
                 **self.best.facts(),
             }
-            self.run.save_resume_point(ResumePoint(done, tensors, facts))
+            self.run.save_resume_point(ResumePoint(done, tensors, facts, shards))
         self.group.barrier()  # no rank goes on, or ends the job, before rank 0 has saved
         self.checkpointed = time.perf_counter()
 
     def _restore(self) -> int:
         """Return the step to go on from: 0 for a new run."""
         point = self.run.rewind() if self.group.is_main else None
+        if self.group.is_main and self.resolved != self.run.resolved:
+            self.resolved = plan.note_processes(self.run, self.resolved, point.step if point else 0)
         self.group.barrier()  # rank 0 truncates metrics.jsonl, then all read
         if not self.group.is_main:
-            point = self.run.resume_point()
+            point = self.run.resume_point(check_shards=False)
         if point is None:
             return 0
         try:
-            checkpointing.restore(self.stepper, point.tensors, self.group)
+            checkpointing.restore(self.stepper, point, self.run.shards_folder(point.step), self.group)
             weights = checkpointing.with_prefix(point.tensors, "best.")
             self.best.restore(point.facts, weights, self.stepper.kept_model)
-        except (RuntimeError, LookupError):
+        except (RuntimeError, LookupError) as error:
+            if is_loss(error):
+                raise
             raise RunError(
                 f"the checkpoint of step {point.step} in {str(self.run.path)!r} does not fit the model in {CONFIG}:"
                 " undo the edit, or train a new run"

@@ -115,7 +115,7 @@ def find_lr(config: Config, *, device: str = "auto", progress: bool = True) -> L
     losses: list[float] = []
     steps, started = _MOST_STEPS, time.perf_counter()
     with make_progress(f"learning rate for {title}") if progress else Progress() as shown:
-        for step, epoch, indices in BatchSampler(len(dataset.train), resolved.batch_size, config.seed).steps(
+        for step, epoch, indices in BatchSampler.of(dataset.train, resolved.batch_size, config.seed).steps(
             0, _FIRST_STEPS + _MOST_STEPS
         ):
             number = max(0, step - _FIRST_STEPS)

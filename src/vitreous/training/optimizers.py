@@ -3,111 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitreous.config import TrainConfig
-
-_OBLONG = 8  # times as long as wide; the first linear layer of `cnn` is 72 times: 41 → 10 ms per step
-
-
-def orthogonalise(matrices: Tensor, steps: int = 5) -> Tensor:
-    """Bring the singular values of a stack of matrices (count, rows, columns) close to 1, by Newton–Schulz in fp32.
-
-    The quintic's coefficients are Jordan et al.'s (Muon, 2024). torch's own Muon casts to bf16, which is slow on most
-    CPUs and crashes on some; a stack lets all layers of one shape share each product.
-    """
-    a, b, c = 3.4445, -4.7750, 2.0315
-    tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.mT if tall else matrices
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    if x.shape[-1] >= _OBLONG * x.shape[-2]:
-        x = _orthogonalise_oblong(x, steps, a, b, c)
-    else:
-        for _ in range(steps):  # x ← a x + (b x xᵀ + c (x xᵀ)²) x; sums fused into the products
-            gram = x @ x.mT
-            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.mT if tall else x
-
-
-def _orthogonalise_oblong(x: Tensor, steps: int, a: float, b: float, c: float) -> Tensor:
-    """The same by two products with x in place of ten: every step multiplies it by a polynomial in x xᵀ."""
-    gram = x @ x.mT
-    total = torch.eye(gram.shape[-1], dtype=x.dtype, device=x.device).expand_as(gram)
-    for _ in range(steps):
-        factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        factor.diagonal(dim1=-2, dim2=-1).add_(a)
-        total, gram = factor @ total, factor @ gram @ factor
-    return total @ x
-
-
-class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised: each matrix moves by about `lr` in every direction it has.
-
-    `splits` is how many matrices are stacked in a parameter (3 for a fused qkv): each is orthogonalised on its own.
-    With fewer `steps`, small singular values stay smaller, which are mostly noise in trainings of a minute.
-    """
-
-    def __init__(
-        self,
-        params: list[tuple[nn.Parameter, int]],
-        lr: float,
-        momentum: float,
-        weight_decay: float,
-        lr_scales: list[float] | None = None,
-        steps: int = 5,
-    ):
-        alike: dict[tuple[float, ...], list[nn.Parameter]] = {}
-        for (parameter, splits), scale in zip(params, lr_scales or [1.0] * len(params), strict=True):
-            alike.setdefault((splits, scale, *parameter.shape), []).append(parameter)
-        groups = [{"params": members, "splits": key[0], "lr": lr * key[1]} for key, members in alike.items()]
-        super().__init__(groups, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "splits": 1})
-        self.steps = steps
-
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        self.update(self.param_groups)
-
-    def parts(self) -> list[list[dict[str, Any]]]:
-        """Return the groups in two lists of about equal work, which two threads can `update`."""
-        parts: list[list[dict[str, Any]]] = [[], []]
-        work = [0, 0]
-        for group in sorted(self.param_groups, key=_work, reverse=True):
-            least = work.index(min(work))
-            parts[least].append(group)
-            work[least] += _work(group)
-        return parts
-
-    @torch.no_grad()
-    def update(self, groups: Iterable[dict[str, Any]]) -> None:
-        for group in groups:
-            members: list[Tensor] = [p for p in group["params"] if p.grad is not None]
-            if not members:
-                continue
-            for parameter in members:
-                if "momentum" not in self.state[parameter]:
-                    self.state[parameter]["momentum"] = torch.zeros_like(parameter)
-            velocity: list[Tensor] = [self.state[p]["momentum"] for p in members]
-            gradients = [p.grad for p in members if p.grad is not None]
-            torch._foreach_lerp_(velocity, gradients, 1 - group["momentum"])
-            nesterov = torch._foreach_lerp(gradients, velocity, group["momentum"])
-            rows, columns = len(members[0]), members[0][0].numel()  # a convolution's kernels are the rows of a matrix
-            splits = group["splits"]
-            stack = torch.stack(list(nesterov)).view(len(members) * splits, rows // splits, columns)
-            updates = orthogonalise(stack, self.steps).reshape(len(members), *members[0].shape)
-            scale = math.sqrt(max(1.0, rows / splits / columns))
-            torch._foreach_mul_(members, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(members, list(updates.unbind(0)), alpha=-group["lr"] * scale)
-
-
-def _work(group: dict[str, Any]) -> int:
-    """Return the multiplications of one step of Newton–Schulz, about."""
-    first = group["params"][0]
-    rows, columns = len(first) // group["splits"], first[0].numel()
-    return len(group["params"]) * group["splits"] * rows * columns * min(rows, columns)
-
+from vitreous.training.muon import Muon
+from vitreous.training.sharded_muon import ShardedMuon
+from vitreous.training.sharding import is_sharded, local
 
 Named = list[tuple[str, nn.Parameter]]
 
@@ -129,7 +32,8 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
         return [adamw]
     stacked = [(p, 3 if name.endswith("qkv.weight") else 1) for name, p in inner]
     lr_scales = [scales[name] for name, _ in inner]
-    muon = Muon(stacked, config.muon_lr, config.momentum, config.weight_decay, lr_scales, config.muon_steps)
+    kind = ShardedMuon if is_sharded(inner[0][1]) else Muon
+    muon = kind(stacked, config.muon_lr, config.momentum, config.weight_decay, lr_scales, config.muon_steps)
     return [muon, adamw]
 
 
@@ -194,6 +98,7 @@ class AveragedWeights:
     @torch.no_grad()
     def update(self, step: int) -> None:
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(list(self.averaged.parameters()), list(self.model.parameters()), 1 - decay)
-        for ours, theirs in zip(self.averaged.buffers(), self.model.buffers(), strict=True):
-            ours.copy_(theirs)
+        ours, theirs = ([local(value) for value in model.parameters()] for model in (self.averaged, self.model))
+        torch._foreach_lerp_(ours, theirs, 1 - decay)
+        for kept, trained in zip(self.averaged.buffers(), self.model.buffers(), strict=True):
+            kept.copy_(trained)

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from vitreous import hardware
 from vitreous.config import Config, TrainConfig
 from vitreous.data.datasets import Dataset
 from vitreous.data.sampler import BatchSampler
-from vitreous.errors import ConfigError
+from vitreous.errors import ConfigError, RunError
 from vitreous.reports.formats import plural
-from vitreous.runs import Resolved
+from vitreous.runs import Resolved, Run
+
+if TYPE_CHECKING:
+    from vitreous.training.distributed import Group
 
 _LARGEST_CLASS_WEIGHT = 10.0  # times the weight of a class of average size
 _FEWEST_STEPS = 300  # of a training from scratch: `vit` on 5 to 30 digits per class, docs/guide.md
@@ -84,3 +89,32 @@ def _round_up(value: float) -> int:
     """Round up to one digit and zeros: 23 → 30."""
     unit = 10 ** int(math.log10(max(1.0, value)))
     return math.ceil(value / unit) * unit
+
+
+# --- another number of processes ---------------------------------------------------------------------------------
+
+
+def for_processes(run: Run, group: Group) -> Resolved:
+    """Return what was resolved for a run, changed for the processes that go on with it.
+
+    The global batch, and with it every batch of images, stays the same: each process takes its share of it.
+    """
+    resolved = run.resolved
+    if group.world_size == resolved.world_size:
+        return resolved
+    if group.world_size > resolved.batch_size:
+        raise RunError(
+            f"{str(run.path)!r} trains on batches of {plural(resolved.batch_size, 'image')}, too few for"
+            f" {group.world_size} processes: resume with --processes {resolved.batch_size} or fewer"
+        )
+    threads = run.config.train.threads or max(1, hardware.default_threads() // group.local_world_size)
+    return resolved.model_copy(update={"world_size": group.world_size, "threads": threads})
+
+
+def note_processes(run: Run, resolved: Resolved, step: int) -> Resolved:
+    """Record that a run goes on from `step` on another number of processes."""
+    before = run.resolved.world_sizes or ((0, run.resolved.world_size),)
+    sizes = (*(each for each in before if each[0] < step), (step, resolved.world_size))
+    resolved = resolved.model_copy(update={"world_sizes": sizes if len(sizes) > 1 else ()})
+    run.update_resolved(resolved)
+    return resolved

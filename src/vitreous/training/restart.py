@@ -11,15 +11,18 @@ from vitreous.errors import VitreousError
 from vitreous.runs import Run
 
 
+def is_restart() -> bool:
+    """Return whether torchrun restarted this process (`--max-restarts`); a host that replaces another counts anew."""
+    return os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+
+
 def run_to_restart(config: Config, out: Path | str | None, root: Path = Path("runs")) -> Path | None:
-    """Return the unfinished run of this configuration, if torchrun restarted this job (`--max-restarts`).
+    """Return the unfinished run of this configuration, for a job that torchrun restarted.
 
     With `out` only that folder is tried; whatever else is there is refused, as without a restart. Without `out` the
     first start chose a new name in `root`, so it is the newest run there that is unfinished and of this configuration.
     If there is none (the first start ended too early), a restart chooses a new name as well.
     """
-    if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
-        return None
     found = []
     for path in [Path(out)] if out is not None else root.glob("*"):
         with contextlib.suppress(VitreousError):  # not a run, or a damaged one

@@ -156,15 +156,15 @@ def _resolve(
     train = config.train
     picked = pick_device(device, group)
     check_precision(train.precision, picked)
-    if train.batch_size % group.world_size or len(dataset.train) < group.world_size:
+    batch_size = min(train.batch_size, len(dataset.train))
+    if batch_size < group.world_size:
         raise ConfigError(
-            f"train.batch_size={train.batch_size} ({len(dataset.train)} images) cannot be shared equally by"
-            f" {group.world_size} processes; use a multiple of {group.world_size}"
+            f"train.batch_size={train.batch_size} ({len(dataset.train)} images) cannot be shared by"
+            f" {group.world_size} processes; use at least {group.world_size}, or fewer processes"
         )
     plan.require_validation(config, dataset)
-    batch_size = min(train.batch_size, len(dataset.train) // group.world_size * group.world_size)
     if picked == "cpu" and train.freeze == "none":  # a frozen backbone keeps nothing for its backward pass
-        _check_memory(config, min(train.micro_batch or batch_size, batch_size // group.world_size))
+        _check_memory(config, min(train.micro_batch or batch_size, -(-batch_size // group.world_size)))
     threads = hardware.prepare(train.threads or max(1, hardware.default_threads() // group.local_world_size))
     steps_per_epoch = plan.steps_per_epoch(len(dataset.train), batch_size, train)
     steps = max(1, round(train.epochs * steps_per_epoch))
@@ -200,7 +200,9 @@ def _check_memory(config: Config, images: int) -> None:
         change = "make the images smaller (--set data.image_size=64) or take fewer at once (train.micro_batch)"
         hardware.require_memory(value_bytes * images * kept, what, change)
     if isinstance(model, ViTConfig):
-        kept = model.depth * (8 * model.dim + 2 * model.mlp_dim)  # activations per token for the backward pass
+        block = 8 * model.dim + 2 * model.mlp_dim  # activations per token for the backward pass
+        recomputed = config.train.activation_checkpointing  # then the inputs of the blocks, and one block's activations
+        kept = block + model.depth * model.dim if recomputed else model.depth * block
         rows, columns = model.patch_size
         hardware.require_memory(
             value_bytes * images * model.kept_tokens * kept,
@@ -228,8 +230,9 @@ def _seconds_per_step(
     config: Config, dataset: Dataset, preprocessing: Preprocessing, resolved: Resolved, group: distributed.Group
 ) -> float:
     """Measure a few steps of this rank's share on a model that is then discarded."""
-    trial = Stepper(config, dataset, preprocessing, resolved, distributed.Group())
-    sampler = BatchSampler(len(dataset.train), resolved.batch_size, config.seed, group.rank, group.world_size)
+    alone = group if config.train.shard else distributed.Group()  # a sharded model may not fit into one process
+    trial = Stepper(config, dataset, preprocessing, resolved, alone)
+    sampler = BatchSampler.of(dataset.train, resolved.batch_size, config.seed, group.rank, group.world_size)
     times = []
     for step, epoch, indices in sampler.steps(0, 12):
         start = time.perf_counter()

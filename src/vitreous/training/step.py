@@ -18,14 +18,16 @@ from vitreous.data.augment import augment
 from vitreous.data.datasets import Dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.evaluation.blank import set_background
-from vitreous.hardware import one_thread
+from vitreous.hardware import one_thread, return_freed_memory
 from vitreous.models import build
 from vitreous.models.fast.split_batch import SplitBatch, split_is_faster
 from vitreous.runs import Resolved
-from vitreous.training.devices import make_repeatable
+from vitreous.training.devices import make_repeatable, seed_generators
 from vitreous.training.distillation import Teacher, distillation_loss
 from vitreous.training.distributed import Group
-from vitreous.training.optimizers import AveragedWeights, Muon, lr_factor, make_optimizers
+from vitreous.training.muon import Muon
+from vitreous.training.optimizers import AveragedWeights, lr_factor, make_optimizers
+from vitreous.training.sharding import gathered, mesh_of, recompute_blocks, shard
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
 
@@ -58,7 +60,11 @@ class Stepper:
         self.dtype = DTYPES[train.precision]
         make_repeatable(self.device)
         torch.manual_seed(config.seed)  # the same start on every rank
-        self.model = build(config.model).to(self.device, self.dtype)
+        self.is_sharded = train.shard and group.world_size > 1
+        if self.is_sharded or train.activation_checkpointing:
+            return_freed_memory()
+        # a sharded model is moved in parts: the whole may not fit
+        self.model = build(config.model).to("cpu" if self.is_sharded else self.device, self.dtype)
         if weights is not None:
             self.model.load_state_dict(weights)
         set_background(self.model, preprocessing)
@@ -67,23 +73,40 @@ class Stepper:
         if resolved.class_weights is not None:
             self.class_weights = torch.tensor(resolved.class_weights, dtype=self.dtype, device=self.device)
         self.teacher = Teacher(train.teacher, dataset).to(self.device, self.dtype) if train.teacher else None
+        averaged = copy.deepcopy(self.model) if train.ema_decay else None
+        if train.activation_checkpointing:
+            recompute_blocks(self.model)
+        if self.is_sharded:
+            mesh = mesh_of(self.device, group.world_size)
+            for model in filter(None, (self.model, averaged)):
+                shard(model, mesh)
+                group.wrap(model)
+        self._gathered: nn.Module | None = None  # since the last step
         self.optimizers = make_optimizers(self.model, train)
         self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
-        self.averaged: AveragedWeights | None = None
-        if train.ema_decay:
-            self.averaged = AveragedWeights(self.model, copy.deepcopy(self.model), train.ema_decay)
-        torch.manual_seed(config.seed * 7919 + group.rank + 1)  # dropout differs between ranks
-        callable_model = group.wrap(self.model)
+        self.averaged = AveragedWeights(self.model, averaged, train.ema_decay) if averaged is not None else None
+        seed_generators(config.seed, group.rank)
+        callable_model = self.model if self.is_sharded else group.wrap(self.model)
         self.forward = torch.compile(callable_model) if resolved.compile else callable_model
-        alone = self.device.type == "cpu" and resolved.world_size == 1 and not resolved.compile
-        splits = alone and not train.micro_batch  # more than two partial gradients would not be reproducible
+        alone = self.device.type == "cpu" and resolved.world_size == group.world_size == 1 and not resolved.compile
+        # more than two partial gradients would not be reproducible; recomputing restores one generator for all threads
+        splits = alone and not (train.micro_batch or train.activation_checkpointing)
         splits = splits and split_is_faster(config.model, resolved.batch_size, resolved.threads)
         self.split_batch = SplitBatch(resolved.threads) if splits else None
 
     @property
     def kept_model(self) -> nn.Module:
-        """The model that is evaluated and saved: the averaged one if there is one."""
-        return self.averaged.averaged if self.averaged is not None else self.model
+        """The model that is evaluated and saved: the averaged one if there is one.
+
+        A sharded one is gathered on every rank, whole, until the next step: so the first use after a step must be by
+        all ranks.
+        """
+        kept = self.averaged.averaged if self.averaged is not None else self.model
+        if not self.is_sharded:
+            return kept
+        if self._gathered is None:
+            self._gathered = gathered(kept, self.config.model)
+        return self._gathered
 
     def lr(self, step: int) -> float:
         """Return the learning rate at that step, before `layer_decay`."""
@@ -95,6 +118,7 @@ class Stepper:
         The learning rates are the peak ones times `factor`, which is by default the schedule's.
         """
         train = self.config.train
+        self._gathered = None
         self.model.train()
         self._set_lr(lr_factor(step, self.resolved.steps, train) if factor is None else factor)
         # the other cores would spin between the operations of this thread, and slow down the two that have the batch
@@ -116,14 +140,18 @@ class Stepper:
     def _backward(self, epoch: int, indices: Tensor) -> tuple[float, int]:
         """Accumulate the gradients of the mean loss; return the loss and the number of correct predictions."""
 
+        # the mean over the ranks is that over all images, also where their shares are not equal
+        world_size = self.group.world_size
+        images_per_rank = len(indices) if world_size == 1 else self.resolved.batch_size / world_size
+
         def backward(part: Tensor) -> tuple[float, int]:
             loss, num_correct = self._loss(*self.batch(epoch, part))
-            share = len(part) / len(indices)
             value = loss.item()
             if not math.isfinite(value):
                 raise FloatingPointError(f"{value}")
-            (loss * share if share < 1 else loss).backward()
-            return value * share, num_correct
+            share = len(part) / images_per_rank
+            (loss * share if share != 1 else loss).backward()
+            return value * (len(part) / len(indices)), num_correct
 
         if self.split_batch is not None:
             results = self.split_batch.run(backward, indices)
@@ -163,10 +191,11 @@ class Stepper:
 
     def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return augmented images before normalisation, (B, C, H, W), and labels (B,)."""
-        train = self.dataset.train
-        pixels = train.batch(indices)
-        if self.config.data.augment != type(self.config.data.augment)():
-            pixels = augment(pixels.float() / 255, indices, self.config.data.augment, self.config.seed, epoch)
+        train, chosen = self.dataset.train, self.config.data.augment
+        pixels = train.stored_batch(indices) if chosen.crop else train.batch(indices)  # crops of a larger image
+        if chosen != type(chosen)():
+            size = train.image_shape[1:]
+            pixels = augment(pixels.float() / 255, indices, chosen, self.config.seed, epoch, size)
         return pixels, train.labels[indices].to(self.device)
 
     def _set_lr(self, factor: float) -> None:

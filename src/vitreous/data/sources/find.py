@@ -21,6 +21,7 @@ from vitreous.data.folders import list_folder
 from vitreous.data.items import LazyListing, Listing
 from vitreous.data.npz import read_npy_files, read_npz
 from vitreous.data.prepare import file_stamp
+from vitreous.data.prepared import has_prepared, open_folder
 from vitreous.data.sources import manifest, shards, tables
 from vitreous.data.sources.columns import CLASS_NAME_FILES, split_files
 from vitreous.data.splits import RawDataset, SplitName
@@ -76,6 +77,8 @@ def _find_file(path: Path) -> Found | None:
 def _find_in_folder(folder: Path) -> Found:
     """Return the source in a folder; class folders win over stray files beside them."""
     name = str(folder)
+    if has_prepared(folder):
+        return open_folder(folder)
     try:
         entries = sorted(entry for entry in folder.iterdir() if not entry.name.startswith("."))
     except OSError as error:

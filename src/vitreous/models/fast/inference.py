@@ -7,6 +7,7 @@ stay in the cache, and are split between two threads.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import TypeGuard
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vitreous.hardware import one_thread
 from vitreous.models.fast.split_batch import SplitBatch
 from vitreous.models.fast.vit import FastViT
 from vitreous.models.input import check_input
@@ -25,6 +27,7 @@ from vitreous.models.vit import Block, Taps, patchify
 Reduce = Callable[[Tensor, Representations], tuple[Tensor, ...]]
 
 _MANY_TOKENS = 800  # of all images together; below it a call costs more than the work it saves
+_FEW_PRODUCTS = 4_000_000  # multiply-adds of a layer, for all images; one image of `mnist-plain` has 3.7 million
 _CACHED_TOKENS = 3200  # 64 images of 50 tokens: 8 % faster than 256 at once (docs/log.md); fewer wait for Python again
 _split_batch = cache(SplitBatch)  # by the number of threads
 
@@ -63,7 +66,12 @@ def _infer_fast(model: FastViT, images: Tensor, reduce: Reduce | None) -> tuple[
         # as fast as all cores on every operation, and up to 1.4 times as fast on a noisy machine (docs/log.md)
         half = partial(_infer_in_parts, model, _CACHED_TOKENS // 2, reduce)
         return _joined(_split_batch(threads).run(half, images))
-    return _infer_in_parts(model, _CACHED_TOKENS, reduce, images)
+    config = model.config
+    products = len(images) * config.kept_tokens * config.dim * (4 * config.dim + 2 * config.mlp_dim)
+    # a second thread has to be woken and waited for at every operation: two thirds of the time without it, an eighth
+    # of it on a busy machine (docs/log.md)
+    with one_thread() if products < _FEW_PRODUCTS else contextlib.nullcontext():
+        return _infer_in_parts(model, _CACHED_TOKENS, reduce, images)
 
 
 @torch.inference_mode()  # a setting of each thread

@@ -1,131 +1,191 @@
 /**
- * One attention weight, step by step: q · k, divided by √D_h, through softmax, and its share of v. The words and the
- * equations are in index.html; here they get their numbers.
+ * The drawer with the arithmetic of one number: a few sums side by side (explain.js), with the numbers of this input.
  *
- * Shapes: L layers, H heads, N tokens, K head width.
- *
- * @import { LookResult, Tensor, ViTModel } from "./engine.js"
+ * @import { NodeName } from "./nodes.js"
+ * @import { Tensor } from "./engine.js"
+ * @import { Sum } from "./explain.js"
+ * @import { Session } from "./session.js"
+ * @import { Traces, Tracing } from "./tracing.js"
  */
 
-import { signedColor } from "./colors.js";
-import { byId, contextOf, make, resize, setAttributes, setText } from "./dom.js";
+import { isLayerNode, numbersOf, rowOf } from "./nodes.js";
+import { byId, make, setAttributes, setText } from "./dom.js";
+import { explain, explainWeight } from "./explain.js";
+import { paintNumbers, showTip } from "./strips.js";
+import { text } from "./texts.js";
 import { headAttention, numTokens, patchOffset, range, sum } from "./vit-maths.js";
-import { percent, placeName, signed } from "./words.js";
+import { percent, signed, tokenName } from "./words.js";
 
 const TOLERANCE = 2e-3; // a weight that differs more from softmax(q·k/√D) belongs to a model that adds a term
-const EXTRA_TERM = "This model also adds a term for the distance between the two tokens, which the numbers above leave out.";
 
 export class Arithmetic {
   #query = byId("query-token", HTMLSelectElement);
   #key = byId("key-token", HTMLSelectElement);
-  /** @type {HTMLElement[]} */
-  #tokenBars = [];
-  /** @type {ViTModel | null} */
-  #model = null;
-  /** q, k and their product, by component @type {number[][]} */
-  #vectors = [];
+  #component = byId("component", HTMLInputElement);
+  #shown = "";
+  #open = ""; // what was open at the last paint
 
-  /** @param {{ onQuery: (token: number) => void, onKey: (token: number) => void }} handlers */
-  constructor({ onQuery, onKey }) {
+  /** @param {Session} session @param {{ onQuery: (token: number) => void, onKey: (token: number) => void, onComponent: (at: number) => void }} handlers */
+  constructor(session, { onQuery, onKey, onComponent }) {
+    this.session = session;
     this.#query.addEventListener("change", () => onQuery(Number(this.#query.value)));
     this.#key.addEventListener("change", () => onKey(Number(this.#key.value)));
-    byId("match").addEventListener("pointermove", (event) => this.#showComponent(event));
-    byId("match").addEventListener("pointerleave", () => setText("component", ""));
+    this.#component.addEventListener("change", () => onComponent(Math.max(1, Number(this.#component.value)) - 1));
   }
 
-  /** @param {ViTModel} model */
-  #fit(model) {
-    if (this.#model?.id === model.id) return;
-    this.#model = model;
-    const names = range(numTokens(model)).map((token) => tokenName(token, model));
-    for (const select of [this.#query, this.#key]) {
-      select.replaceChildren(...names.map((name, token) => make("option", { value: token }, name)));
+  /** Show the drawer for what is open, or hide it. @param {Tracing} tracing */
+  paint(tracing) {
+    const { session } = this;
+    const { opened, vit } = session;
+    byId("arithmetic").hidden = opened === null || vit === null;
+    document.documentElement.classList.toggle("with-arithmetic", opened !== null && vit !== null);
+    if (opened === null || vit === null) {
+      this.#open = "";
+      return;
     }
-    this.#tokenBars = names.map(() => make("span"));
-    byId("token-weights").replaceChildren(...this.#tokenBars);
+    const names = range(numTokens(vit)).map((token) => tokenName(token, vit));
+    if (this.#query.options.length !== names.length || this.#query.dataset.model !== vit.id) {
+      this.#query.dataset.model = vit.id;
+      for (const select of [this.#query, this.#key]) {
+        select.replaceChildren(...names.map((name, token) => make("option", { value: token }, name)));
+      }
+    }
+    const isWeight = opened === "weight";
+    const isToken = opened !== "logits" && opened !== "probabilities" && !(opened === "final" && vit.pool !== "cls");
+    byId("ask-query").hidden = !isToken;
+    byId("ask-key").hidden = !isWeight;
+    byId("ask-component").hidden = isWeight;
+    this.#query.value = String(session.token);
+    if (isWeight) this.#paintWeight(tracing.of(vit));
+    else this.#paintNumber(opened, tracing.of(vit));
+    const open = `${opened} ${session.layer}`;
+    if (open !== this.#open) reveal();
+    this.#open = open;
   }
 
-  /**
-   * @param {object} content
-   * @param {ViTModel} content.model
-   * @param {LookResult | null} content.result
-   * @param {number} content.layer
-   * @param {number} content.head
-   * @param {number} content.query  a token
-   * @param {number} content.key  a token
-   * @param {boolean} content.keyRemoved
-   */
-  paint({ model, result, layer, head, query, key, keyRemoved }) {
-    this.#fit(model);
-    this.#query.value = String(query);
+  /** @param {NodeName} node @param {Traces} traces */
+  #paintNumber(node, { trace, weights, missing }) {
+    const { vit: model, layer, token, state } = this.session;
+    setText("arithmetic-title", text(`node.${node}`));
+    if (model === null) return;
+    setText("arithmetic-where", isLayerNode(node) ? text("arithmetic.inLayer", layer + 1) : "");
+    const numbers = trace && numbersOf(node, trace, layer, model);
+    const row = numbers && rowOf(numbers, token);
+    if (trace === null || weights === null || row === null) {
+      const reason = trace !== null ? "missing.classToken" : missing === null ? "missing.loading" : /** @type {const} */ (`missing.${missing}`);
+      this.#show([], text(reason));
+      return;
+    }
+    const at = state.at >= 0 && state.at < row.length ? state.at : strongest(row);
+    setAttributes(this.#component, { max: row.length });
+    this.#component.value = String(at + 1);
+    setText("component-of", text("arithmetic.of", row.length, node === "logits" || node === "probabilities" ? model.class_names[at] : ""));
+    this.#show(explain({ model, trace, weights }, { node, layer, token, at }), "");
+  }
+
+  /** @param {Traces} traces */
+  #paintWeight({ trace }) {
+    const { vit: model, results: { vit: result }, state, layer, token, key } = this.session;
+    if (model === null || key === null) return;
+    const head = Math.max(0, state.head);
     this.#key.value = String(key);
-    setText("arithmetic-head", `head ${head + 1} of layer ${layer + 1}`);
-    if (!result?.queries || !result.keys || !result.values || !result.attention) {
-      setText("arithmetic-note", "Loading q, k and v …");
+    setText("arithmetic-title", text("node.weight"));
+    setText("arithmetic-where", text("arithmetic.inHead", layer + 1, head + 1));
+    const own = trace?.layers[layer];
+    const [q, k, v] = own
+      ? [own.q, own.k, own.v].map((data) => columnsOf(data, model.dim, head * model.head_dim, model.head_dim))
+      : [result?.queries, result?.keys, result?.values].map((tensor) => tensor && vectorsOf(tensor, layer, head));
+    if (!q || !k || !v || !result?.attention) {
+      this.#show([], text("missing.loading"));
       return;
     }
     const tokens = numTokens(model);
-    const q = vectorsOf(result.queries, layer, head)[query];
-    const keys = vectorsOf(result.keys, layer, head);
-    const values = vectorsOf(result.values, layer, head);
-    const [k, v] = [keys[key], values[key]];
-    const row = headAttention(result.attention, layer, head).subarray(query * tokens, (query + 1) * tokens);
-    const weight = row[key];
-    const product = q.map((value, i) => value * k[i]);
-    const dot = sum(product);
-    const scaled = dot / Math.sqrt(model.head_dim);
-
-    this.#vectors = [q, k, product];
-    paintStrips({ q, k });
-    paintStrips({ product });
-    paintStrips({
-      v,
-      weighted: v.map((value) => weight * value),
-      output: v.map((_, i) => sum(values.map((each, token) => row[token] * each[i]))),
-    });
-    this.#paintWeights(model, row, key);
-    setText("dot", signed(dot));
-    setText("dot-again", signed(dot));
-    setText("head-width", String(model.head_dim));
-    setText("scaled", signed(scaled));
-    setText("exponential", signed(Math.exp(scaled)));
-    // the divisor follows from the weight itself, so that removed tokens do not count
-    setText("exponentials", signed(weight > 0 ? Math.exp(scaled) / weight : 0));
-    byId("softmax-numbers").classList.toggle("does-not-apply", keyRemoved);
-    byId("softmax-removed").classList.toggle("does-not-apply", !keyRemoved);
-    setText("weight", percent(weight));
-    setText("taken", `${percent(weight)} of v`);
-    const expected = keyRemoved ? 0 : softmaxAt(q, keys, key, row);
-    setText("arithmetic-note", Math.abs(expected - weight) > TOLERANCE ? EXTRA_TERM : "");
+    const row = headAttention(result.attention, layer, head).subarray(token * tokens, (token + 1) * tokens);
+    const removed = state.removedPatches.includes(key - patchOffset(model));
+    const expected = removed ? 0 : softmaxAt(q[token], k, key, row);
+    const note = Math.abs(expected - row[key]) > TOLERANCE ? text("arithmetic.extraTerm") : "";
+    this.#show(explainWeight({ q: q[token], keys: k, values: v, row, key, removed, model }), note);
   }
 
-  /** @param {ViTModel} model @param {Float32Array} row  the weights of all tokens @param {number} key */
-  #paintWeights(model, row, key) {
-    const highest = Math.max(...row);
-    this.#tokenBars.forEach((bar, token) => {
-      bar.style.height = `${Math.max(1, (100 * row[token]) / highest)}%`;
-      bar.classList.toggle("key", token === key);
-      bar.title = `${tokenName(token, model)}: ${percent(row[token])}`;
-    });
-    const label = `All ${row.length} weights; this one is ${percent(row[key])}, the largest ${percent(highest)}.`;
-    setAttributes(byId("token-weights"), { "aria-label": label });
-  }
-
-  /** @param {PointerEvent} event */
-  #showComponent(event) {
-    const bounds = event.target instanceof HTMLCanvasElement ? event.target.getBoundingClientRect() : null;
-    if (bounds === null || this.#vectors.length === 0) return;
-    const width = this.#vectors[0].length;
-    const i = Math.min(width - 1, Math.max(0, Math.floor(((event.clientX - bounds.left) / bounds.width) * width)));
-    const [q, k, product] = this.#vectors.map((vector) => signed(vector[i]));
-    setText("component", `component ${i + 1}: ${q} × ${k} = ${product}`);
+  /** @param {Sum[]} sums @param {string} note */
+  #show(sums, note) {
+    setText("arithmetic-note", note);
+    const place = byId("sums");
+    const shape = JSON.stringify(sums.map(({ title, strips, columns }) => [title, strips?.length, columns?.values.length]));
+    if (shape !== this.#shown) place.replaceChildren(...sums.map((_, i) => new SumView(i).element));
+    this.#shown = shape;
+    sums.forEach((each, i) => paintSum(/** @type {HTMLElement} */ (place.children[i]), each));
+    place.style.setProperty("--sums", String(Math.max(1, sums.length)));
   }
 }
 
-/** @param {number} token @param {ViTModel} model */
-function tokenName(token, model) {
-  if (model.has_class_token && token === 0) return "the class token";
-  return `patch ${placeName(token - patchOffset(model), model.grid)}`;
+/** Scroll where the drawer covers what it explains. */
+function reveal() {
+  const covered = document.querySelector(".strip.open")?.getBoundingClientRect();
+  const over = covered ? covered.bottom + 16 - byId("arithmetic").getBoundingClientRect().top : 0;
+  if (over > 0 && !document.documentElement.classList.contains("touring")) scrollBy(0, over);
+}
+
+/** The elements of one sum. */
+class SumView {
+  /** @param {number} index */
+  constructor(index) {
+    const title = make("h3", {}, make("span", { class: "step-number" }, String(index + 1)), make("span", { class: "sum-title" }));
+    const line = make("div", { class: "sum-line" }, make("div", { class: "sum-math" }), make("output", { class: "result number" }));
+    this.element = make("div", { class: "sum" }, title, line, make("p", { class: "sum-words" }), make("div", { class: "sum-strips" }), make("div", { class: "tokens", role: "img", hidden: true }));
+  }
+}
+
+/** @param {HTMLElement} place @param {Sum} content */
+function paintSum(place, { title, math, result, words, strips = [], oneScale, across, columns }) {
+  const part = (/** @type {string} */ name) => /** @type {HTMLElement} */ (place.querySelector(name));
+  setText(part(".sum-title"), title);
+  part(".sum-math").replaceChildren(math);
+  setText(part(".result"), result);
+  setText(part(".sum-words"), words);
+  const ends = strips.map(([, values]) => Math.max(...Array.from(values, Math.abs)) || 1);
+  const rows = strips.map(([name, values], s) => {
+    const canvas = make("canvas", { class: "sum-strip pixels", "aria-hidden": "true" });
+    const [width, end] = [across ?? values.length, oneScale ? Math.max(...ends) : ends[s]];
+    paintNumbers(canvas, values, width, end);
+    canvas.addEventListener("pointermove", (event) => {
+      const bounds = canvas.getBoundingClientRect();
+      const cell = (/** @type {number} */ at, /** @type {number} */ size, /** @type {number} */ count) => Math.max(0, Math.min(count - 1, Math.floor((at / size) * count)));
+      const i = cell(event.clientY - bounds.top, bounds.height, values.length / width) * width + cell(event.clientX - bounds.left, bounds.width, width);
+      const all = strips.map(([label, numbers]) => `${label} ${signed(numbers[i])}`).join(" · ");
+      showTip(`${i + 1}: ${all}`, event.clientX, event.clientY);
+    });
+    canvas.addEventListener("pointerleave", () => showTip("", 0, 0));
+    return make("div", { class: "strip-row" }, make("span", {}, name), canvas, make("span", { class: "end" }, `±${signed(end)}`));
+  });
+  part(".sum-strips").classList.toggle("squares", across !== undefined);
+  part(".sum-strips").replaceChildren(...rows);
+  const chart = part(".tokens");
+  chart.hidden = !columns;
+  if (!columns) return;
+  const { values, chosen, names } = columns;
+  const highest = Math.max(...Array.from(values));
+  chart.replaceChildren(
+    ...Array.from(values, (value, i) => {
+      const bar = make("span", { class: i === chosen ? "key" : "", title: names(i) });
+      bar.style.height = `${Math.max(1, (100 * value) / highest)}%`;
+      return bar;
+    }),
+  );
+  const label = chosen < 0 ? text("arithmetic.allWeights", values.length, percent(highest)) : text("arithmetic.oneWeight", values.length, percent(values[chosen]), percent(highest));
+  setAttributes(chart, { "aria-label": label });
+}
+
+/** Return the number furthest from 0. @param {ArrayLike<number>} values */
+export function strongest(values) {
+  let best = 0;
+  for (let i = 1; i < values.length; i++) if (Math.abs(values[i]) > Math.abs(values[best])) best = i;
+  return best;
+}
+
+/** Return some columns of every row. @param {Float32Array} data @param {number} width @param {number} first @param {number} count */
+function columnsOf(data, width, first, count) {
+  return range(data.length / width).map((r) => Array.from(data.subarray(r * width + first, r * width + first + count)));
 }
 
 /** Return one head's vectors, by token. @param {Tensor} tensor  (L, H, N, K) @param {number} layer @param {number} head */
@@ -143,16 +203,4 @@ function softmaxAt(q, keys, key, row) {
     row[token] === 0 ? 0 : Math.exp(sum(k.map((value, i) => value * q[i])) / Math.sqrt(q.length)),
   );
   return powers[key] / sum(powers);
-}
-
-/** Paint vectors as coloured cells, on one common scale. @param {Record<string, number[]>} vectors  by strip */
-function paintStrips(vectors) {
-  const high = Math.max(...Object.values(vectors).flat().map(Math.abs)) || 1;
-  for (const [name, values] of Object.entries(vectors)) {
-    const canvas = byId(`strip-${name}`, HTMLCanvasElement);
-    resize(canvas, values.length, 1);
-    const image = new ImageData(values.length, 1);
-    values.forEach((value, i) => image.data.set([...signedColor(value / high), 255], 4 * i));
-    contextOf(canvas).putImageData(image, 0, 0);
-  }
 }

@@ -10,7 +10,9 @@
  * @property {Float32Array | null} before  the probabilities with nothing removed; null if nothing is removed
  */
 
+import { disagreementSentence } from "./disagreement.js";
 import { make, setAttributes, setText } from "./dom.js";
+import { text } from "./texts.js";
 import { argmax } from "./vit-maths.js";
 import { percent, unlikeSentence } from "./words.js";
 
@@ -43,7 +45,7 @@ class Column {
     this.predicted.classList.toggle("word", name.length > 2);
     setText(this.probability, probabilities === null ? "" : percent(probabilities[best]));
     const old = before === null ? -1 : argmax(before);
-    setText(this.before, before === null ? "" : `before: ${classNames[old]}, ${percent(before[old])}`);
+    setText(this.before, before === null ? "" : text("bars.before", classNames[old], percent(before[old])));
     this.bars.forEach(({ fill, mark, value, cell }, c) => {
       fill.style.transform = `scaleX(${probabilities?.[c] ?? 0})`;
       mark.classList.toggle("away", before === null);
@@ -59,6 +61,7 @@ export class Bars {
   #columns = [];
   #fitted = "";
   #unlike = make("p", { id: "unlike", class: "unlike" });
+  #disagreement = make("p", { id: "disagreement", class: "unlike" });
 
   /** @param {HTMLElement} place */
   constructor(place) {
@@ -70,6 +73,7 @@ export class Bars {
     this.#fit(predictions, classNames);
     predictions.forEach((prediction, m) => this.#columns[m].paint(prediction, classNames));
     setText(this.#unlike, unlikeSentence(predictions));
+    setText(this.#disagreement, disagreementSentence(predictions, classNames));
   }
 
   /** @param {Prediction[]} predictions @param {string[]} classNames */
@@ -79,19 +83,19 @@ export class Bars {
     this.#fitted = fitted;
     this.#columns = predictions.map((prediction) => new Column(prediction, classNames));
     // the models' names are shown above the table; for screen readers it needs its own
-    const names = ["Class", ...predictions.map(({ name }) => name)];
+    const names = [text("bars.class"), ...predictions.map(({ name }) => name)];
     const titles = names.map((name) => make("span", { role: "columnheader" }, name));
     const rows = classNames.map((name, c) => {
       const header = make("span", { class: "class", role: "rowheader", title: name }, name);
       return make("div", { class: "bar-row", role: "row" }, header, ...this.#columns.map(({ bars }) => bars[c].cell));
     });
-    const table = make("div", { class: "bars", role: "table", "aria-label": "Probability of each class" });
+    const table = make("div", { class: "bars", role: "table", "aria-label": text("bars.label") });
     table.append(make("div", { class: "hidden", role: "row" }, ...titles), ...rows);
     this.place.style.setProperty("--models", String(predictions.length));
     const longest = Math.max(...classNames.map((name) => name.length));
     this.place.style.setProperty("--label", longest > 2 ? `${Math.min(longest, 10)}ch` : "18px");
     const heads = make("div", { class: "prediction-heads" }, ...this.#columns.map(({ head }) => head));
-    this.place.replaceChildren(heads, this.#unlike, table);
+    this.place.replaceChildren(heads, this.#unlike, this.#disagreement, table);
   }
 }
 

@@ -1,14 +1,9 @@
 /** The camera: a live picture in place of the image, and one photograph taken from it. Nothing is recorded. */
 
 import { byId, contextOf, make, onClick, setText } from "./dom.js";
+import { text } from "./texts.js";
 
-const REASONS = /** @type {Record<string, string>} */ ({
-  NotAllowedError: "The camera is not allowed on this page: allow it in the browser's settings, or open a picture.",
-  NotFoundError: "No camera was found; open a picture instead.",
-  NotReadableError: "The camera is in use by another program; close that, or open a picture.",
-});
-const NO_CAMERA = "The camera could not be started; open a picture instead.";
-const INSECURE = "Browsers allow the camera only over https or on this computer itself; open a picture instead.";
+const REASONS = /** @type {const} */ (["NotAllowedError", "NotFoundError", "NotReadableError"]);
 
 export class Camera {
   #video = byId("camera", HTMLVideoElement);
@@ -38,7 +33,7 @@ export class Camera {
   async open() {
     setText("draw-error", "");
     if (!navigator.mediaDevices) {
-      setText("draw-error", INSECURE);
+      setText("draw-error", text("camera.insecure"));
       return;
     }
     this.#show(true);
@@ -52,7 +47,7 @@ export class Camera {
       this.#stream = stream;
       stream.getVideoTracks()[0].addEventListener("ended", () => {
         this.close();
-        setText("draw-error", NO_CAMERA);
+        setText("draw-error", text("camera.failed"));
       });
       this.#video.srcObject = stream;
       await this.#video.play();
@@ -61,7 +56,8 @@ export class Camera {
     } catch (error) {
       if (!this.#wanted) return;
       this.#leave();
-      setText("draw-error", REASONS[/** @type {any} */ (error)?.name] ?? NO_CAMERA);
+      const reason = REASONS.find((name) => name === /** @type {any} */ (error)?.name);
+      setText("draw-error", text(reason ? `camera.${reason}` : "camera.failed"));
     }
   }
 
@@ -84,7 +80,7 @@ export class Camera {
     this.#leave();
     const photo = await new Promise((resolve) => canvas.toBlob(resolve)); // as PNG, which loses nothing
     if (photo instanceof Blob) this.onPhoto(photo);
-    else setText("draw-error", NO_CAMERA);
+    else setText("draw-error", text("camera.failed"));
   }
 
   /** @param {boolean} shown */

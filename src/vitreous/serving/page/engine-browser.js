@@ -7,9 +7,10 @@
  */
 
 import { EngineError, isViT, readModels, readSamples } from "./engine.js";
-import { argmax, numPatches, range, rollout, softmax, sum } from "./vit-maths.js";
-import { megabytes } from "./words.js";
+import { concatenate, fetchAll, readJson, readLargeJson } from "./fetching.js";
+import { argmax, numPatches, range, rollout, softmax } from "./vit-maths.js";
 
+const NOT_STARTED = "The models could not be started in this browser; try a newer one.";
 const REMOVALS_PER_BATCH = 8; // a newer request waits for this many, not for all
 
 export class BrowserEngine {
@@ -22,28 +23,62 @@ export class BrowserEngine {
   /** @type {Map<number, { resolve: (outputs: any) => void, reject: (error: Error) => void }>} */
   #waiting = new Map();
   #lastRequest = 0;
+  #hasFailed = false;
 
-  /** @param {Progress} progress @param {(models: Model[]) => void} onList */
+  /** whether the files have compressed copies */
+  #hasCopies = false;
+  /** the models that are loaded or being loaded, by id @type {Map<string, Promise<void>>} */
+  #loading = new Map();
+  /** @type {Set<string>} */
+  #loaded = new Set();
+
+  /** @param {Progress} progress @param {(models: Model[]) => Model | null | void} onList */
   async start(progress, onList) {
     progress("Loading the list of models …", null);
-    const models = readModels(await readJson("models.json"));
-    onList(models);
-    const graphFiles = models.map((model) => model.onnx ?? `models/${model.id}.onnx`);
-    const [wasm, ...graphs] = await fetchAll(["ort/ort-wasm-simd-threaded.wasm", ...graphFiles], progress);
-    progress("Starting the models …", 1);
     this.#worker = new Worker(new URL("./engine-worker.js", import.meta.url), { type: "module" });
     this.#worker.addEventListener("message", ({ data }) => this.#receive(data));
     this.#worker.addEventListener("error", () => this.#fail());
-    await this.#request({ wasm, graphs: models.map((model, i) => ({ id: model.id, bytes: graphs[i] })) });
+    const list = await readJson("models.json");
+    const models = readModels(list);
+    this.#hasCopies = list.gzip === true;
+    const first = onList(models) ?? models[0];
+    const files = ["ort/ort-wasm-simd-threaded.wasm", graphOf(first)];
+    const [wasm, graph] = await fetchAll(files, this.#hasCopies, progress);
+    progress("Starting the model …", 1);
+    this.#loading.set(first.id, this.#request({ wasm }).then(() => this.#open(first, graph)));
+    await this.load(first);
+  }
+
+  /** Whether it runs at once. @param {Model} model */
+  isReady({ id }) {
+    return this.#loaded.has(id);
+  }
+
+  /** Load a model, unless it is loaded already. @param {Model} model */
+  async load(model) {
+    const { id } = model;
+    if (!this.#loading.has(id)) {
+      const opened = fetchAll([graphOf(model)], this.#hasCopies, () => {}).then(([graph]) => this.#open(model, graph));
+      this.#loading.set(id, opened);
+      opened.catch(() => this.#loading.delete(id)); // it can be tried again
+    }
+    await this.#loading.get(id);
+  }
+
+  /** @param {Model} model @param {Uint8Array} graph */
+  async #open({ id }, graph) {
+    await this.#request({ open: id, graph });
+    this.#loaded.add(id);
   }
 
   /** @param {Model} model */
   async samples({ id, samples }) {
-    return readSamples(await readJson(samples ?? `samples/${id}.json`));
+    return readSamples(await readLargeJson(samples ?? `samples/${id}.json`, this.#hasCopies));
   }
 
   /** @param {Model} model @param {LookRequest} request @param {AbortSignal} [signal] @returns {Promise<LookResult>} */
   async look(model, { pixels: bytes, headMask, tokenMask, want }, signal) {
+    if (!this.isReady(model)) await this.load(model);
     const pixels = Float32Array.from(bytes, (value) => value / 255);
     const image = { data: pixels, dims: [1, model.channels, ...model.image_size] };
     if (!isViT(model) || model.lean) {
@@ -114,6 +149,7 @@ export class BrowserEngine {
   /** @param {object} message */
   #request(message) {
     const id = ++this.#lastRequest;
+    if (this.#hasFailed) return Promise.reject(new EngineError(NOT_STARTED));
     return new Promise((resolve, reject) => {
       this.#waiting.set(id, { resolve, reject });
       this.#worker?.postMessage({ id, ...message });
@@ -129,61 +165,15 @@ export class BrowserEngine {
   }
 
   #fail() {
-    for (const { reject } of this.#waiting.values()) {
-      reject(new EngineError("The models could not be started in this browser; try a newer one."));
-    }
+    this.#hasFailed = true;
+    for (const { reject } of this.#waiting.values()) reject(new EngineError(NOT_STARTED));
     this.#waiting.clear();
   }
 }
 
-/** @template {Float32Array | Uint8Array} Bytes @param {Bytes[]} arrays  at least one @returns {Bytes} */
-function concatenate(arrays) {
-  const Kind = /** @type {new (length: number) => Bytes} */ (arrays[0].constructor);
-  const all = new Kind(sum(arrays.map((array) => array.length)));
-  let filled = 0;
-  for (const array of arrays) {
-    all.set(array, filled);
-    filled += array.length;
-  }
-  return all;
-}
-
-/** @param {string} address */
-async function readJson(address) {
-  return (await fetchFile(address)).json();
-}
-
-/** @param {string} address */
-async function fetchFile(address) {
-  const response = await fetch(address).catch(() => null);
-  if (!response?.ok) throw new EngineError(`The file ${address} is missing next to this page.`);
-  return response;
-}
-
-/** Fetch all files at once and report how much is loaded. @param {string[]} addresses @param {Progress} progress */
-async function fetchAll(addresses, progress) {
-  const responses = await Promise.all(addresses.map(fetchFile));
-  const sizes = responses.map((response) => Number(response.headers.get("Content-Length") ?? 0));
-  const total = sizes.every((size) => size > 0) ? sum(sizes) : 0;
-  let loaded = 0;
-  const count = (/** @type {number} */ bytes) => {
-    loaded += bytes;
-    const known = loaded <= total; // a compressed transfer states fewer bytes than arrive
-    const of = known ? ` of ${megabytes(total)}` : "";
-    progress(`Loading the models and their runtime: ${megabytes(loaded)}${of}`, known ? loaded / total : null);
-  };
-  return Promise.all(responses.map((response) => readBytes(response, count)));
-}
-
-/** @param {Response} response @param {(bytes: number) => void} count */
-async function readBytes(response, count) {
-  const parts = [new Uint8Array(0)];
-  const reader = response.body?.getReader();
-  for (let part = await reader?.read(); part && !part.done; part = await reader?.read()) {
-    parts.push(part.value);
-    count(part.value.length);
-  }
-  return concatenate(parts);
+/** @param {Model} model */
+function graphOf({ id, onnx }) {
+  return onnx ?? `models/${id}.onnx`;
 }
 
 /**

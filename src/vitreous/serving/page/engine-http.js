@@ -1,22 +1,29 @@
 /**
  * The models of `vitreous serve`, over HTTP.
  *
- * @import { LookRequest, LookResult, Model, Progress, Tensor } from "./engine.js"
+ * @import { LookRequest, LookResult, Model, Progress } from "./engine.js"
  */
 
 import { toBase64 } from "./codec.js";
 import { EngineError, isAbort, readModels, readSamples } from "./engine.js";
+import { readTensors } from "./tensors.js";
 
 export class HttpEngine {
   place = "The models run on this server.";
   hasGradients = true;
   mostNumbers = 4_000_000; // as serving/limits.py
 
-  /** @param {Progress} progress @param {(models: Model[]) => void} onList */
+  /** @param {Progress} progress @param {(models: Model[]) => Model | null | void} onList */
   async start(progress, onList) {
     progress("Loading the list of models …", null);
     onList(readModels(await jsonOf(fetch("v1/models"))));
   }
+
+  isReady() {
+    return true;
+  }
+
+  async load() {}
 
   /** @param {Model} model */
   async samples({ id }) {
@@ -33,57 +40,49 @@ export class HttpEngine {
       relevance_class: null,
       want: request.want,
     });
-    const headers = { "Content-Type": "application/json" };
-    const found = await jsonOf(fetch("v1/look", { method: "POST", headers, body, signal }));
+    const headers = { "Content-Type": "application/json", Accept: "application/x-safetensors" };
+    const response = await responseTo(fetch("v1/look", { method: "POST", headers, body, signal }));
+    const found = readTensors(await bodyOf(response.arrayBuffer()));
     return {
-      probabilities: vector(found.probabilities),
-      novelty: found.novelty,
-      attention: tensor(found.attention),
-      lens: tensor(found.lens),
-      queries: tensor(found.queries),
-      keys: tensor(found.keys),
-      values: tensor(found.values),
-      kept: vector(found.kept),
-      rollout: vector(found.rollout),
-      patch_removal: vector(found.patch_removal),
-      relevance: vector(found.relevance),
+      probabilities: found.probabilities?.data,
+      novelty: found.novelty?.data[0] ?? null,
+      attention: found.attention,
+      lens: found.lens,
+      queries: found.queries,
+      keys: found.keys,
+      values: found.values,
+      kept: found.kept?.data,
+      rollout: found.rollout?.data,
+      patch_removal: found.patch_removal?.data,
+      relevance: found.relevance?.data,
     };
   }
 }
 
-/** Return a response's JSON, or throw a sentence that says what went wrong. @param {Promise<Response>} request */
+/** @param {Promise<Response>} request */
 async function jsonOf(request) {
-  let response;
-  try {
-    response = await request;
-  } catch (error) {
-    if (isAbort(error)) throw error;
-    throw new EngineError(
-      "The server does not respond. Is `vitreous serve` still running?",
-    );
-  }
-  const document = await response.json().catch((error) => {
-    if (isAbort(error)) throw error;
-    return null;
-  });
-  if (response.ok && document !== null) return document;
+  return bodyOf((await responseTo(request)).json());
+}
+
+/** Return a successful response, or throw a sentence that says what went wrong. @param {Promise<Response>} request */
+async function responseTo(request) {
+  const response = await bodyOf(request);
+  if (response.ok) return response;
   if (response.status === 429 || response.status === 503) {
     throw new EngineError("The server is busy; the next change tries again.");
   }
-  const detail = typeof document?.detail === "string" ? document.detail : document?.title;
+  if (response.status === 401) throw new EngineError("You are signed out; reload this page to sign in again.");
+  const problem = await response.json().catch(() => null);
+  const detail = typeof problem?.detail === "string" ? problem.detail : problem?.title;
   throw new EngineError(`The server responded with ${response.status}${detail ? `: ${detail}` : "."}`);
 }
 
-/** @param {number[] | null | undefined} values */
-function vector(values) {
-  return values ? Float32Array.from(values) : undefined;
-}
-
-/** Flatten nested lists into one array with its shape. @param {unknown} nested @returns {Tensor | undefined} */
-function tensor(nested) {
-  if (!Array.isArray(nested)) return undefined;
-  /** @type {number[]} */
-  const shape = [];
-  for (let inner = nested; Array.isArray(inner); inner = inner[0]) shape.push(inner.length);
-  return { data: Float32Array.from(nested.flat(/** @type {1} */ (shape.length - 1))), shape };
+/** Wait for a response or its body. @template Body @param {Promise<Body>} arriving */
+async function bodyOf(arriving) {
+  try {
+    return await arriving;
+  } catch (error) {
+    if (isAbort(error)) throw error;
+    throw new EngineError("The server does not respond. Is `vitreous serve` still running?");
+  }
 }

@@ -24,11 +24,14 @@
  * @property {string} [onnx]  the graph's address, if the browser runs it
  * @property {string} [samples]  the address of its test images, if there is no server
  * @property {boolean} [lean]  the graph takes only pixels
+ * @property {string} [weights]  the address of a ViT's weights (safetensors), where they are offered
  *
  * @typedef {object} Preprocessing  as data/preprocessing.py
  * @property {readonly [number, number]} image_size
  * @property {number} channels
  * @property {"mnist" | "bilinear"} resize  mnist: a drawn digit, normalised as MNIST's are; bilinear: any image
+ * @property {readonly number[]} mean  of each channel, of 0 … 1
+ * @property {readonly number[]} std
  * @property {"stretch" | "crop" | "letterbox"} [fit]  what happens to an image of another shape; stretch if missing
  *
  * @typedef {object} ViTShape
@@ -42,7 +45,20 @@
  * @property {boolean} has_class_token
  * @property {"cls" | "mean" | "seq"} pool
  * @property {number[][] | null} position_similarity
+ * @property {Architecture} [architecture]
  * @typedef {Model & ViTShape} ViTModel
+ *
+ * @typedef {object} Architecture  what a forward pass needs besides the shape (forward.js)
+ * @property {readonly [number, number] | null} window  what a token sees, where that is more than its patch
+ * @property {number | null} embed_hidden
+ * @property {number} mlp_dim
+ * @property {string} positions
+ * @property {number} norm_eps
+ * @property {"erf" | "tanh" | "quick"} gelu
+ * @property {boolean} pre_norm
+ * @property {string} fit
+ * @property {boolean} has_stem
+ * @property {"linear" | "mlp"} head
  *
  * @typedef {object} Cells  where the patches are in the picture
  * @property {readonly number[]} row_edges  in pixels from the top, one more than there are rows
@@ -80,8 +96,10 @@
  * @property {string} place  where the models run, as a sentence
  * @property {boolean} hasGradients  whether it can compute `relevance`
  * @property {number} mostNumbers  in one result
- * @property {(progress: Progress, onList: (models: Model[]) => void) => Promise<void>} start  load what is needed; the
- *   list of models comes first
+ * @property {(progress: Progress, onList: (models: Model[]) => Model | null | void) => Promise<void>} start  load what
+ *   is needed; the list of models comes first, and of these the one that `onList` returns, or else the first
+ * @property {(model: Model) => boolean} isReady  whether it runs at once
+ * @property {(model: Model) => Promise<void>} load  make a model ready that is not
  * @property {(model: Model) => Promise<Samples>} samples
  * @property {(model: Model, request: LookRequest, signal?: AbortSignal) => Promise<LookResult>} look
  */

@@ -1,59 +1,55 @@
 /**
- * The chosen model's numbers and properties in the words of index.html: `data-fact` is replaced by a value, and
- * `data-when` is shown where it applies.
+ * The chosen model's numbers and properties, for the sentences that name them; parts of index.html with `data-when` are
+ * shown where it applies.
  *
  * @import { ViTModel } from "./engine.js"
  * @import { Session } from "./session.js"
+ *
+ * @typedef {Record<string, string | number | boolean>} Facts  for the texts of the tour
  */
 
 import { isViT, takesDrawings } from "./engine.js";
 import { numPatches, rowAndColumn, sum } from "./vit-maths.js";
 import { signed, times } from "./words.js";
 
-/** @param {Session} session */
+/** Return what the texts name of the chosen models, and show the parts that apply. @param {Session} session @returns {Facts} */
 export function stateFacts({ lead, cnn, vit }) {
-  if (lead === null) return;
+  if (lead === null) return {};
   const { channels, image_size } = lead;
   const isDrawing = takesDrawings(lead);
-  /** @type {Record<string, string>} */
-  const facts = {
-    input: isDrawing ? "drawing" : "image",
-    pixels: `${times(image_size)} pixels`,
-    numbers: `${times(channels === 1 ? image_size : [...image_size, channels])} numbers`,
-    ...(isViT(lead) && factsOfViT(lead)),
-  };
   /** @type {Record<string, boolean>} */
   const when = {
     drawing: isDrawing,
     picture: !isDrawing,
-    compared: vit !== null && cnn !== null,
-    ...(isViT(lead) && {
-      "class-token": lead.has_class_token,
-      "no-class-token": !lead.has_class_token,
-      "exact-cells": lead.cells.exact,
-      "other-cells": !lead.cells.exact,
-      positions: lead.position_similarity !== null,
-    }),
+    "class-token": vit?.has_class_token ?? false,
+    "no-class-token": !vit?.has_class_token,
   };
-  for (const element of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-fact]"))) {
-    element.textContent = facts[element.dataset.fact ?? ""] ?? "";
-  }
   for (const element of document.querySelectorAll("[data-when]")) {
     element.classList.toggle("does-not-apply", !when[element.getAttribute("data-when") ?? ""]);
   }
+  return {
+    isDrawing,
+    pixels: times(image_size),
+    numbers: times(channels === 1 ? image_size : [...image_size, channels]),
+    compared: vit !== null && cnn !== null,
+    ...(isViT(lead) && factsOfViT(lead)),
+  };
 }
 
-/** @param {ViTModel} model @returns {Record<string, string>} */
+/** @param {ViTModel} model @returns {Facts} */
 function factsOfViT(model) {
   const [tall, wide] = model.patch_size;
   return {
-    patches: String(numPatches(model)),
-    "patch-size": times(model.patch_size),
-    "patch-numbers": String(tall * wide * model.channels),
-    dim: String(model.dim),
-    heads: String(model.num_heads),
-    depth: String(model.depth),
-    "cells-note": model.cells.note && `${model.cells.note} `,
+    patches: numPatches(model),
+    patchSize: times(model.patch_size),
+    patchNumbers: tall * wide * model.channels,
+    dim: model.dim,
+    heads: model.num_heads,
+    depth: model.depth,
+    isExact: model.cells.exact,
+    cellsNote: model.cells.note,
+    hasClassToken: model.has_class_token,
+    hasPositions: model.position_similarity !== null,
     ...positionSimilarity(model),
   };
 }

@@ -15,6 +15,7 @@ import { markPending } from "./pending.js";
 import { PhotoPane } from "./photo.js";
 import { PictureError } from "./picture-files.js";
 import { SampleStrip } from "./samples.js";
+import { text } from "./texts.js";
 
 export class Input {
   #pad;
@@ -99,7 +100,7 @@ export class Input {
     document.addEventListener("paste", (event) => {
       const file = event.clipboardData?.files[0];
       if (file) void this.#open(file);
-      else if (event.clipboardData?.types.length) setText("draw-error", "The clipboard does not hold a picture.");
+      else if (event.clipboardData?.types.length) setText("draw-error", text("file.notPasted"));
     });
     const dragging = (/** @type {boolean} */ begins) => document.documentElement.classList.toggle("dragging", begins);
     document.addEventListener("dragover", (event) => {
@@ -112,7 +113,7 @@ export class Input {
       dragging(false);
       const file = event.dataTransfer?.files[0];
       if (file) void this.#open(file);
-      else setText("draw-error", "That is not a file: save the picture first, then drop or open it.");
+      else setText("draw-error", text("file.notDropped"));
     });
   }
 
@@ -121,7 +122,7 @@ export class Input {
     if (this.#model === null) return; // the models are still loading
     this.#camera.close();
     markPending({ file: true });
-    setText("invite", "Reading …");
+    setText("invite", text("file.reading"));
     try {
       await this.#active.open(file, this.#model);
     } catch (error) {

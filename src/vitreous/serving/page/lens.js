@@ -5,6 +5,7 @@
  */
 
 import { make, makeButton, setText } from "./dom.js";
+import { text } from "./texts.js";
 import { argmax, range } from "./vit-maths.js";
 import { percent } from "./words.js";
 
@@ -31,8 +32,8 @@ export class Lens {
     this.#rows = range(layers + 1).map((layer) => {
       const cells = classNames.map(() => make("td"));
       const choose = () => this.onChoose(layer - 1);
-      const button = makeButton({ class: "plain", "aria-label": `Show layer ${layer}` }, choose, `layer ${layer}`);
-      const header = make("th", { scope: "row" }, layer === 0 ? "patches" : button);
+      const button = makeButton({ class: "plain", "aria-label": text("lens.show", layer) }, choose, text("lens.layer", layer));
+      const header = make("th", { scope: "row" }, layer === 0 ? text("view.patches") : button);
       return { row: make("tr", {}, header, ...cells), cells };
     });
     const names = classNames.map((name) => make("th", { scope: "col", title: name }, make("span", {}, name)));
@@ -73,8 +74,6 @@ export class Lens {
 function captionOf(predicted, classNames) {
   const last = predicted[predicted.length - 1];
   const before = predicted.findLastIndex((best) => best !== last);
-  const intro = "Each row is the prediction read out after that layer, in percent.";
   const name = classNames[last];
-  if (before < 0) return `${intro} It is ${name} from the start.`;
-  return `${intro} It is ${name} from layer ${before + 1} on; before that it was ${classNames[predicted[before]]}.`;
+  return before < 0 ? text("lens.always", name) : text("lens.from", name, before + 1, classNames[predicted[before]]);
 }

@@ -10,10 +10,12 @@ import { chooseEngine } from "./engine.js";
 import { Input } from "./input.js";
 import { Painter } from "./painting.js";
 import { markPending } from "./pending.js";
+import { mountPlay } from "./play/play.js";
 import { Requests, showError } from "./requests.js";
 import { KINDS, Session } from "./session.js";
 import { offerSharing, showNotice } from "./sharing.js";
 import { fitsLink, fromHash, toHash } from "./state.js";
+import { loadTexts, text } from "./texts.js";
 import { toggleTheme } from "./theme.js";
 import { numPatches, patchOffset } from "./vit-maths.js";
 
@@ -40,9 +42,11 @@ class Page {
       await session.engine.start(showProgress, (models) => {
         session.models = models;
         fitted = this.#useChosenModels(); // the input is shown before the models are loaded
+        return session.lead; // loaded first
       });
       await fitted;
       this.#requests.predict();
+      mountPlay(byId("play"), { session, update: (change) => this.update(change, true) });
     } catch (error) {
       showError(error);
     } finally {
@@ -60,7 +64,7 @@ class Page {
     this.#painter.fit();
     markPending({ samples: true });
     if (!this.#samples.has(lead)) {
-      const none = { samples: [], note: "The test images could not be loaded." };
+      const none = { samples: [], note: text("samples.failed") };
       this.#samples.set(lead, engine.samples(lead).catch(() => none));
     }
     const offered = await this.#samples.get(lead);
@@ -78,9 +82,9 @@ class Page {
     offerSharing(
       () => this.#writeAddress(),
       () => {
-        if (this.#input.isDrawing) return "the drawing and all settings";
+        if (this.#input.isDrawing) return text("link.drawing");
         const isMissing = session.state.picture.kind !== "sample" && session.seen !== null && !fitsLink(session.seen);
-        return isMissing ? "all settings, but not the image, which is too large for a link" : "the image and all settings";
+        return text(isMissing ? "link.noImage" : "link.image");
       },
       () => {
         const { isRearranged, results, seen, lead } = session;
@@ -96,12 +100,12 @@ class Page {
     onClick("from-patch", () => this.update({ query: session.lastPointed, view: "attention" }));
     onClick("remove-head", () => this.toggleHead(session.layer, session.state.head));
     onClick("open-arithmetic", () => {
-      const { state } = session;
-      this.update(state.key === null ? { ...session.strongestWeight(state.query), view: "attention" } : { key: null });
+      const { state, opened } = session;
+      this.update(opened === null ? { ...session.strongestWeight(state.query), view: "attention" } : { key: null, node: null });
     });
-    onClick("close-arithmetic", () => {
-      this.update({ key: null });
-      byId("open-arithmetic").focus();
+    onClick("close-arithmetic", () => this.#goUp());
+    document.addEventListener("keydown", (event) => {
+      if (event.key === "Escape" && !event.defaultPrevented) this.#goUp();
     });
     for (const button of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-shift]"))) {
       const [right, down] = (button.dataset.shift ?? "").split(" ").map(Number);
@@ -127,7 +131,9 @@ class Page {
 
   /** @param {Partial<State>} change @param {boolean} [predict]  whether the models must run again */
   update(change, predict = false) {
-    const needsVectors = change.key !== undefined && change.key !== null && !this.#session.results.vit?.queries;
+    const { results, vit } = this.#session;
+    const isTraced = vit !== null && this.#painter.tracing.of(vit).trace !== null; // then q, k and v are known already
+    const needsVectors = typeof change.key === "number" && !results.vit?.queries && !isTraced;
     this.#session.update(change);
     if (predict || needsVectors) this.#requests.predict();
     if (!change.drawing && !change.picture) this.#painter.paint(); // these are painted with their prediction
@@ -180,7 +186,7 @@ class Page {
     const { vit, state } = this.#session;
     const others = state.removedPatches.filter((each) => each !== patch);
     const removedPatches = others.length < state.removedPatches.length ? others : [...others, patch];
-    if (vit !== null && removedPatches.length >= numPatches(vit)) showNotice("At least one patch must remain.");
+    if (vit !== null && removedPatches.length >= numPatches(vit)) showNotice(text("removed.oneLeft"));
     else this.update({ removedPatches }, true);
   }
 
@@ -193,10 +199,54 @@ class Page {
     this.update({ layer, head, removedHeads: isNew ? [...others, [layer, head]] : others }, true);
   }
 
+  /** Choose a head; a second time, open it. @param {number} layer @param {number} head */
+  chooseHead(layer, head) {
+    const { state, layer: shown } = this.#session;
+    const isChosen = layer === shown && head === state.head;
+    /** @type {Partial<State>} */
+    const opened = isChosen ? { level: head < 0 ? "layer" : "head" } : {};
+    this.update({ layer, head, view: "attention", ...opened });
+  }
+
+  /** @param {number} layer */
+  openLayer(layer) {
+    this.update({ layer, level: "layer" });
+  }
+
+  /** @type {import("./node-view.js").OpenNode} */
+  openNode(node, layer, at, token) {
+    const { vit } = this.#session;
+    const query = token === null || vit === null ? {} : { query: token - patchOffset(vit) };
+    this.update({ node, layer, at, key: null, ...query });
+  }
+
+  /** @param {number} query  a token @param {number} key  a token */
+  openWeight(query, key) {
+    const { vit } = this.#session;
+    if (vit !== null) this.update({ query: query - patchOffset(vit), key, node: null, view: "attention" });
+  }
+
+  /** @param {"model" | "layer" | "head" | "number"} level */
+  goTo(level) {
+    if (level !== "number") this.update({ level, key: null, node: null });
+  }
+
+  /** Close the arithmetic, or show the next larger part of the model; at the top, end the tour. */
+  #goUp() {
+    const { state, opened, level } = this.#session;
+    if (state.step > 0) this.#painter.tour.go(0);
+    else if (opened !== null) {
+      this.update({ key: null, node: null });
+      byId("open-arithmetic").focus();
+    } else if (level !== "model") this.update({ level: level === "head" ? "layer" : "model" });
+  }
+
   /** @param {number} step @param {Partial<State>} change */
   enterStep(step, change) {
-    const weight = change.key === 0 ? this.#session.strongestWeight(-1) : {};
-    this.update({ ...change, ...weight, step }, this.#session.slowMaps.stale);
+    const session = this.#session;
+    const weight = change.key === 0 ? session.strongestWeight(-1) : {};
+    const query = step === 1 ? session.fullestPatch() : -1; // the first step follows a patch, then the class token
+    this.update({ ...change, ...(step > 0 && { query }), ...weight, step }, session.slowMaps.stale);
   }
 }
 
@@ -206,4 +256,5 @@ function showProgress(sentence, fraction) {
   byId("loading").style.setProperty("--fraction", String(fraction ?? 0));
 }
 
+await loadTexts();
 void new Page().start();

@@ -24,11 +24,12 @@ import { amountColor, COLOR_OPACITY, css, INK, INK_OPACITY, signedColor } from "
 import { canvasOf, contextOf, make, resize, setAttributes } from "./dom.js";
 import { toChannels } from "./fitting.js";
 import { numPatches, pixelEdges, range, rowAndColumn, sum } from "./vit-maths.js";
+import { text } from "./texts.js";
 import { placeName } from "./words.js";
 
 export class PatchMap {
   #canvas = make("canvas", { "aria-hidden": "true" });
-  #cells = make("div", { class: "cells", role: "group", "aria-label": "Patches" });
+  #cells = make("div", { class: "cells", role: "group", "aria-label": text("map.patches") });
   /** @type {HTMLButtonElement[]} */
   #buttons = [];
   /** @type {ViTModel | null} */
@@ -73,7 +74,7 @@ export class PatchMap {
       make("button", { type: "button", class: "cell", "data-patch": patch, tabindex: patch === 0 ? 0 : -1 }),
     );
     this.#cells.replaceChildren(...this.#buttons);
-    moveWithArrows(this.#cells, model.grid[1]);
+    moveWithArrows(this.#cells, { across: 1, down: model.grid[1] });
   }
 
   /** @param {MapContent} content */
@@ -85,8 +86,9 @@ export class PatchMap {
     this.#buttons.forEach((button, patch) => {
       const removed = content.removed.has(patch);
       const skipped = content.skipped.has(patch);
-      const absent = removed ? ", removed" : skipped ? ", blank: skipped" : "";
-      const label = `Patch ${placeName(patch, model.grid)}${absent}${content.describe(patch)}`;
+      const absent = removed ? text("removed") : skipped ? text("map.skipped") : "";
+      const name = text("map.patch", placeName(patch, model.grid));
+      const label = [name, absent, content.describe(patch)].filter(Boolean).join(", ");
       setAttributes(button, { "aria-label": label, "aria-pressed": String(removed) });
       button.classList.toggle("skipped", skipped);
       button.classList.toggle("query", patch === content.query);
@@ -230,18 +232,21 @@ export function showScale(place, kind, [low, high]) {
 
 /**
  * Let the arrow keys move through a grid of buttons, of which Tab reaches one.
- * @param {HTMLElement} container @param {number} columns
+ * @param {HTMLElement} container
+ * @param {{ across: number, down: number, among?: string }} steps  from one button to the next in each direction
  */
-export function moveWithArrows(container, columns) {
+export function moveWithArrows(container, { across, down, among = "button" }) {
   container.onkeydown = (event) => {
-    const buttons = [...container.querySelectorAll("button")];
+    const buttons = /** @type {HTMLElement[]} */ ([...container.querySelectorAll(among)]);
     const at = buttons.findIndex((button) => button === document.activeElement);
-    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, Home: -at, End: buttons.length - 1 - at };
+    const steps = { ArrowLeft: -across, ArrowRight: across, ArrowUp: -down, ArrowDown: down, Home: -at, End: buttons.length - 1 - at };
     const step = steps[/** @type {keyof typeof steps} */ (event.key)];
-    const leavesRow = Math.abs(step) === 1 && Math.floor(at / columns) !== Math.floor((at + step) / columns);
-    if (at < 0 || step === undefined || leavesRow || !(at + step in buttons)) return;
+    const line = Math.max(across, down);
+    const leavesLine = Math.abs(step) === 1 && Math.floor(at / line) !== Math.floor((at + step) / line);
+    if (at < 0 || step === undefined || leavesLine || !(at + step in buttons)) return;
     event.preventDefault();
     buttons.forEach((button, i) => setAttributes(button, { tabindex: i === at + step ? 0 : -1 }));
     buttons[at + step].focus();
+    buttons[at + step].dispatchEvent(new CustomEvent("arrived"));
   };
 }

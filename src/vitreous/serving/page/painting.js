@@ -6,39 +6,44 @@
  * @import { Session } from "./session.js"
  * @import { State, View } from "./state.js"
  *
- * @typedef {object} Actions  what the user can do in the parts
+ * @typedef {object} PageActions  what the user can do in the parts
  * @property {(change: Partial<State>, predict?: boolean) => void} update
  * @property {(patch: number | null) => void} point
  * @property {(patch: number, byTouch: boolean) => void} pick
  * @property {(patch: number) => void} togglePatch
  * @property {(layer: number, head: number) => void} toggleHead
  * @property {(step: number, change: Partial<State>) => void} enterStep
+ * @typedef {PageActions & import("./diagram.js").Actions} Actions
  */
 
 import { Arithmetic } from "./arithmetic.js";
 import { Bars } from "./bars.js";
 import { announcement, footer, mapCaption, rearrangement } from "./captions.js";
+import { Diagram } from "./diagram.js";
 import { byId, make, makeButton, setAttributes, setText } from "./dom.js";
+import { takesDrawings } from "./engine.js";
 import { stateFacts } from "./facts.js";
-import { HeadGrid } from "./heads.js";
 import { Lens } from "./lens.js";
 import { PatchMap, picture, positionsPicture, showScale } from "./maps.js";
+import { paintRemoved } from "./removed.js";
 import { fileName, lookCommand, rearrangedNote } from "./sharing.js";
 import { rowsOf, some, someColumns, topClasses } from "./top-classes.js";
+import { text } from "./texts.js";
 import { Tour } from "./tour.js";
+import { Tracing } from "./tracing.js";
 import { attentionFrom, patchOffset } from "./vit-maths.js";
 import { percent, placeName, signed } from "./words.js";
 
 const ANNOUNCE_AFTER = 900; // ms, so that a screen reader reads the last prediction and not every stroke's
 
-/** @type {Record<View, { title: string, kind: MapKind }>} */
-const VIEW_FACTS = {
-  patches: { title: "patches", kind: "plain" },
-  attention: { title: "attention", kind: "amount" },
-  rollout: { title: "rollout", kind: "amount" },
-  patch_removal: { title: "patch removal", kind: "signed" },
-  relevance: { title: "relevance", kind: "amount" },
-  positions: { title: "positions", kind: "positions" },
+/** @type {Record<View, MapKind>} */
+const MAP_KINDS = {
+  patches: "plain",
+  attention: "amount",
+  rollout: "amount",
+  patch_removal: "signed",
+  relevance: "amount",
+  positions: "positions",
 };
 
 export class Painter {
@@ -52,40 +57,48 @@ export class Painter {
       onPoint: (patch) => actions.point(patch),
       onPick: (patch, byTouch) => actions.pick(patch, byTouch),
     });
-    this.heads = new HeadGrid(byId("heads"), {
-      onChoose: (layer, head) => actions.update({ layer, head, view: "attention" }),
-      onRemove: (layer, head) => actions.toggleHead(layer, head),
+    this.tracing = new Tracing(() => this.#paintDiagram());
+    this.diagram = new Diagram(session, this.tracing, {
+      chooseHead: (...head) => actions.chooseHead(...head),
+      toggleHead: (...head) => actions.toggleHead(...head),
+      openLayer: (layer) => actions.openLayer(layer),
+      openNode: (...place) => actions.openNode(...place),
+      openWeight: (...pair) => actions.openWeight(...pair),
+      goTo: (level) => actions.goTo(level),
     });
     this.bars = new Bars(byId("bars"));
     this.lens = new Lens(byId("lens"), byId("lens-caption"), (layer) => actions.update({ layer, view: "attention" }));
-    this.arithmetic = new Arithmetic({
+    this.arithmetic = new Arithmetic(session, {
       onQuery: (token) => actions.update({ query: token - Number(session.vit?.has_class_token ?? false) }),
       onKey: (token) => actions.update({ key: token }),
+      onComponent: (at) => actions.update({ at }),
     });
-    this.tour = new Tour((step, change) => actions.enterStep(step, change));
+    this.tour = new Tour(
+      (step, change) => actions.enterStep(step, change),
+      (part) => this.diagram.focusOn(part),
+    );
   }
 
   /** Fit the parts to the chosen models, then paint. */
   fit() {
     const { vit, lead, leading, cnn, comparable, hasAttention, shiftStep } = this.session;
-    stateFacts(this.session);
+    this.tour.fill(stateFacts(this.session));
     const [height, width] = lead?.image_size ?? [1, 1];
     document.documentElement.style.setProperty("--aspect", `${width} / ${height}`);
     document.documentElement.style.setProperty("--share", String(Math.min(1, width / height))); // a tall image is narrower
     document.documentElement.classList.toggle("no-vit", vit === null);
     document.documentElement.classList.toggle("no-attention", !hasAttention);
     for (const button of document.querySelectorAll("[data-shift]")) {
-      const way = { "-1 0": "left", "0 -1": "up", "0 1": "down", "1 0": "right" }[button.getAttribute("data-shift") ?? ""];
-      setAttributes(button, { "aria-label": `Move it ${way} by ${shiftStep === 1 ? "one pixel" : `${shiftStep} pixels`}` });
+      const way = /** @type {const} */ ({ "-1 0": "left", "0 -1": "up", "0 1": "down", "1 0": "right" })[button.getAttribute("data-shift") ?? ""];
+      setAttributes(button, { "aria-label": way ? text(`whatif.${way}`, shiftStep) : null });
     }
     if (vit === null) {
       byId("arithmetic").hidden = true;
       byId("removed").replaceChildren();
       delete byId("removed").dataset.shown;
-      setText("map-caption", `${lead?.name} is not a ViT, so there is no attention to show.`);
+      setText("map-caption", text("map.notViT", lead?.name));
     } else {
       this.map.fit(vit);
-      this.heads.fit(vit);
       byId("views").replaceChildren(...this.session.views.map((view) => this.#viewButton(vit, view)));
     }
     offerModels("vit", leading, lead);
@@ -101,15 +114,21 @@ export class Painter {
     if (view === "positions") positionsPicture(vit, canvas);
     const choose = () =>
       actions.update({ view, key: view === "attention" ? session.state.key : null }, session.slowMaps.stale);
-    return makeButton({ class: "view", "data-view": view }, choose, canvas, make("span", {}, VIEW_FACTS[view].title));
+    return makeButton({ class: "view", "data-view": view }, choose, canvas, make("span", {}, text(`view.${view}`)));
   }
 
   /** Paint new results, with the time they took. @param {number} since  the time of the user's action */
   paintPrediction(since) {
+    const { vit, results } = this.session;
+    if (vit !== null && results.vit !== null) {
+      const masks = { headMask: this.session.masks().headMask?.flat() ?? null, kept: results.vit.kept ?? null };
+      this.tracing.request({ model: vit, pixels: results.pixels, masks });
+    }
     this.paint();
+    this.diagram.pulse();
     requestAnimationFrame(() => {
       const milliseconds = performance.now() - since;
-      setText("speed", `${Math.round(milliseconds)} ms`);
+      if (!this.session.results.isBlank) setText("speed", `${Math.round(milliseconds)} ms`);
       document.dispatchEvent(new CustomEvent("vitreous:predicted", { detail: { milliseconds } }));
     });
     clearTimeout(this.#timer);
@@ -118,28 +137,36 @@ export class Painter {
 
   paint() {
     const { session } = this;
-    const { vit, state, results, query, layer } = session;
+    const { vit, state, results } = session;
+    if (results.isBlank) this.#clear();
     this.tour.show(state.step);
     this.#paintBars();
     this.#paintWhatIf();
+    setText("command-intro", text("command.intro", session.lead === null || takesDrawings(session.lead)));
     setText("command-text", lookCommand(session));
     setText("file-name", fileName(session));
     setText("command-note", rearrangedNote(session));
     if (vit === null) return;
     this.#paintLens(vit);
-    this.#paintRemoved(vit);
-    this.heads.paint({
-      pixels: results.pixels,
-      attention: results.vit?.attention ?? null,
-      query,
-      layer,
-      head: state.head,
-      isRemoved: (...head) => session.isHeadRemoved(...head),
-    });
+    paintRemoved(session, this.actions, vit);
     this.#paintMap(vit);
     this.#paintViews(vit);
     this.#paintChoices(vit);
-    this.#paintArithmetic(vit);
+    this.#paintDiagram();
+  }
+
+  /** Show nothing of the input before. */
+  #clear() {
+    this.tracing.forget();
+    clearTimeout(this.#timer);
+    setText("speed", "");
+    setText("announcement", "");
+  }
+
+  #paintDiagram() {
+    this.diagram.paint();
+    this.arithmetic.paint(this.tracing);
+    if (this.session.state.step > 0) this.tour.light();
   }
 
   #paintBars() {
@@ -152,7 +179,7 @@ export class Painter {
     });
     this.bars.paint(selected, shown.map((index) => session.classNames[index]));
     const all = session.classNames.length;
-    setText("other-classes", shown.length < all ? `The most probable of ${all} classes.` : "");
+    setText("other-classes", shown.length < all ? text("predictions.most", all) : "");
   }
 
   /** @param {ViTModel} vit */
@@ -166,7 +193,7 @@ export class Painter {
   /** @param {ViTModel} vit @param {View} view @returns {Overlay} */
   #overlay(vit, view) {
     const { results, layer, state, query } = this.session;
-    const { kind } = VIEW_FACTS[view];
+    const kind = MAP_KINDS[view];
     /** @type {Float32Array | null | undefined} */
     let values = null;
     if (view === "attention" && results.vit?.attention) {
@@ -194,14 +221,14 @@ export class Painter {
       query: query >= 0 && (state.view === "attention" || state.view === "positions") ? query : null,
       key: key === null ? null : key - patchOffset(vit),
       apart: state.step === 1,
-      describe: (patch) => (values === null ? "" : `, ${VIEW_FACTS[state.view].title} ${valueText(values[patch])}`),
+      describe: (patch) => (values === null ? "" : `${text(`view.${state.view}`)} ${valueText(values[patch])}`),
     });
     byId("map").dataset.view = state.view;
     const ends = {
       plain: ["", ""],
       amount: ["0", percent(high)],
       signed: [`−${percent(high)}`, `+${percent(high)}`],
-      positions: ["different", "similar"],
+      positions: [text("scale.different"), text("scale.similar")],
     }[kind];
     showScale(byId("scale"), kind, ends);
     setText("map-caption", mapCaption(session, vit, overlay));
@@ -222,68 +249,22 @@ export class Painter {
 
   /** @param {ViTModel} vit */
   #paintChoices(vit) {
-    const { state, layer, query } = this.session;
-    setText("from-readout", vit.has_class_token ? "from the class token" : "from all tokens");
-    setText("from-patch", query >= 0 ? `from ${placeName(query, vit.grid)}` : "from a patch");
+    const { state, layer, query, opened } = this.session;
+    setText("from-readout", text(vit.has_class_token ? "from.class" : "from.all"));
+    setText("from-patch", query >= 0 ? text("from.place", placeName(query, vit.grid)) : text("from.patch"));
     setAttributes(byId("from-readout"), { "aria-pressed": String(query < 0) });
     setAttributes(byId("from-patch"), { "aria-pressed": String(query >= 0) });
-    setText("remove-head", this.session.isHeadRemoved(layer, state.head) ? "Restore this head" : "Remove this head");
+    setText("remove-head", text(this.session.isHeadRemoved(layer, state.head) ? "heads.restore" : "heads.remove"));
     setAttributes(byId("remove-head"), { disabled: state.head < 0 });
-    setText("open-arithmetic", state.key === null ? "Show the arithmetic" : "Hide the arithmetic");
-    setAttributes(byId("open-arithmetic"), { "aria-expanded": String(state.key !== null) });
-  }
-
-  /** @param {ViTModel} vit */
-  #paintArithmetic(vit) {
-    const { state, results, layer, key } = this.session;
-    byId("arithmetic").hidden = key === null;
-    document.documentElement.classList.toggle("with-arithmetic", key !== null);
-    if (key === null) return;
-    this.arithmetic.paint({
-      model: vit,
-      result: results.vit,
-      layer,
-      head: Math.max(0, state.head),
-      query: Math.max(0, state.query + patchOffset(vit)),
-      key,
-      keyRemoved: state.removedPatches.includes(key - patchOffset(vit)),
-    });
-  }
-
-  /** @param {ViTModel} vit */
-  #paintRemoved(vit) {
-    const { session, actions } = this;
-    const { removedPatches, removedHeads } = session.state;
-    const place = byId("removed");
-    const shown = JSON.stringify([vit.id, session.cnn?.id, removedPatches, removedHeads]);
-    if (place.dataset.shown === shown) return; // the buttons keep their focus
-    place.dataset.shown = shown;
-    const chip = (/** @type {string} */ name, /** @type {() => void} */ restore) => {
-      const cross = make("span", { "aria-hidden": "true" }, "×");
-      return makeButton({ class: "chip", "aria-label": `Restore ${name}` }, restore, name, cross);
-    };
-    const chips = [
-      ...removedPatches.map((patch) => chip(`patch ${placeName(patch, vit.grid)}`, () => actions.togglePatch(patch))),
-      ...removedHeads.map(([layer, head]) =>
-        chip(`head ${head + 1} of layer ${layer + 1}`, () => actions.toggleHead(layer, head)),
-      ),
-    ];
-    place.replaceChildren(...chips);
-    if (chips.length === 0) return;
-    const restoreAll = () => actions.update({ removedPatches: [], removedHeads: [] }, true);
-    place.prepend(make("span", { class: "label" }, "Removed"));
-    place.append(makeButton({ class: "plain" }, restoreAll, "Restore all"));
-    if (removedPatches.length === 0 || session.cnn === null) return;
-    const note = `${session.cnn.name} has no tokens to remove: it gets the patch painted black instead.`;
-    place.append(make("span", { class: "soft small" }, note));
+    setText("open-arithmetic", text(opened === null ? "arithmetic.show" : "arithmetic.hide"));
+    setAttributes(byId("open-arithmetic"), { "aria-expanded": String(opened !== null) });
   }
 
   #paintWhatIf() {
     const { state, vit, cnn } = this.session;
     const changes = rearrangement(state);
-    const who = vit !== null && cnn !== null ? "Both models now see" : "The model now sees";
-    const status = changes ? `${who} it ${changes}.` : vit === null ? "Shift it." : "Shift it, or shuffle its patches.";
-    setText("whatif-status", status);
+    const who = text(vit !== null && cnn !== null ? "whatif.both" : "whatif.one", changes);
+    setText("whatif-status", changes ? who : text(vit === null ? "whatif.shift" : "whatif.either"));
     byId("reset-whatif").hidden = changes === "";
     setAttributes(byId("shuffle"), { "aria-pressed": String(state.shuffle !== 0) });
   }

@@ -1,6 +1,8 @@
 /** What the page is waiting for. */
 
-const pending = { prediction: true, maps: false, address: false, samples: false, file: false };
+const pending = {
+  prediction: true, models: false, maps: false, address: false, samples: false, file: false, trace: false,
+};
 
 /**
  * Set <html data-status>: "idle" once all results are shown and the address is written. Scripts and tests wait for it.

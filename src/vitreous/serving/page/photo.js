@@ -17,6 +17,7 @@ import { byId, canvasOf, contextOf, resize, setAttributes, setText } from "./dom
 import { fitImage, placement } from "./fitting.js";
 import { readPicture } from "./picture-files.js";
 import { showFit } from "./steps.js";
+import { text } from "./texts.js";
 
 const MAX_UNDO = 20;
 
@@ -118,8 +119,8 @@ export class PhotoPane {
     context.clearRect(0, 0, width, height);
     const { fitted, placed } = this.#shown ?? {};
     setAttributes(byId("undo"), { disabled: this.#past.length === 0 });
-    setText("invite", fitted === undefined ? "Open an image." : fitted.isOpened ? "" : "Try your own.");
-    setAttributes(canvas, { "aria-label": fitted === undefined ? "No image yet" : "The image" });
+    setText("invite", fitted === undefined ? text("photo.open") : fitted.isOpened ? "" : text("photo.yours"));
+    setAttributes(canvas, { "aria-label": text(fitted === undefined ? "photo.none" : "photo.one") });
     if (fitted === undefined || placed === undefined) return;
     const [tall, wide] = fitted.extent;
     const scale = Math.min(width / wide, height / tall);

@@ -6,8 +6,9 @@
  * @import { FittedFile } from "./picture-worker.js"
  */
 
+import { text } from "./texts.js";
+
 const MAX_BYTES = 32 * 1024 ** 2; // as data/images.py
-const UNREADABLE = "That picture could not be read in this browser; try a smaller one, or a newer browser.";
 
 /** Its message is a sentence for the user. */
 export class PictureError extends Error {}
@@ -30,7 +31,7 @@ export function readPicture(file, preprocessing) {
 
 /** @param {Blob} file @param {Preprocessing} preprocessing */
 async function read(file, preprocessing) {
-  if (file.size > MAX_BYTES) throw new PictureError("That file is larger than 32 MB; use a smaller picture.");
+  if (file.size > MAX_BYTES) throw new PictureError(text("file.tooLarge"));
   worker ??= startWorker();
   const id = ++lastRequest;
   return new Promise((resolve, reject) => {
@@ -45,10 +46,10 @@ function startWorker() {
     const request = waiting.get(id);
     waiting.delete(id);
     if (result !== undefined) request?.resolve(result);
-    else request?.reject(new PictureError(error ?? UNREADABLE));
+    else request?.reject(new PictureError(text(error ?? "file.unreadable")));
   });
   started.addEventListener("error", () => {
-    for (const { reject } of waiting.values()) reject(new PictureError(UNREADABLE));
+    for (const { reject } of waiting.values()) reject(new PictureError(text("file.unreadable")));
     waiting.clear();
     worker = null; // the next file starts another
   });

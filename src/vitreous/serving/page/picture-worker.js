@@ -20,7 +20,7 @@ const MAX_SIDE = 16_384;
 const BAND = 1 << 20; // pixels read from the canvas at a time: a whole photograph could exceed the browser's canvas
 const PREVIEW = 640; // pixels along the longer side
 
-/** Its message is a sentence for the user. */
+/** Its message is the key of a sentence for the user (texts/). */
 class PictureError extends Error {}
 
 /** @param {Blob} file @param {Preprocessing} preprocessing @returns {Promise<Steps | FittedFile>} */
@@ -28,15 +28,15 @@ async function read(file, preprocessing) {
   // orientation as EXIF says; no colour management, because training has none
   const options = /** @type {const} */ ({ imageOrientation: "from-image", colorSpaceConversion: "none" });
   const bitmap = await createImageBitmap(file, options).catch(() => {
-    throw new PictureError("That file is not an image I can read: PNG, JPEG, WebP, GIF or BMP, please.");
+    throw new PictureError("file.notImage");
   });
   try {
     const { width, height } = bitmap;
     if (width * height > MAX_PIXELS) {
-      throw new PictureError("That picture has more than 50 million pixels; use a smaller one.");
+      throw new PictureError("file.tooManyPixels");
     }
     if (Math.max(width, height) > MAX_SIDE) {
-      throw new PictureError("That picture is longer than 16,384 pixels along one side; crop or shrink it.");
+      throw new PictureError("file.tooLong");
     }
     return preprocessing.resize === "mnist" ? digitIn(bitmap) : await fitted(bitmap, preprocessing);
   } finally {
@@ -82,7 +82,7 @@ function digitIn(bitmap) {
     }
   }
   const steps = normalise(shrink(gray));
-  if (steps === null) throw new PictureError("That picture looks blank: no stroke stands out from its background.");
+  if (steps === null) throw new PictureError("file.blank");
   return steps;
 }
 

@@ -1,7 +1,7 @@
 /**
  * Requests to the models: predictions while the user draws, and the slower maps once the input rests.
  *
- * @import { LookRequest, ViTModel, Want } from "./engine.js"
+ * @import { LookRequest, Model, ViTModel, Want } from "./engine.js"
  * @import { Input } from "./input.js"
  * @import { Painter } from "./painting.js"
  * @import { Session } from "./session.js"
@@ -24,6 +24,8 @@ export class Requests {
   #predictions = new Latest((since, isNewest) => this.#predict(since, isNewest));
   #slowMaps = new AbortController(); // a newer drawing cancels the work on them
   #timer = 0;
+  /** @type {Set<Model>} */
+  #beingLoaded = new Set();
 
   /** @param {Session} session @param {Input} input @param {Painter} painter */
   constructor(session, input, painter) {
@@ -58,12 +60,13 @@ export class Requests {
       const isRemoving = masks.headMask !== null || masks.tokenMask !== null;
       /** @type {LookRequest} */
       const plain = { pixels, headMask: null, tokenMask: null, want: ["probabilities", "novelty"] };
+      const hasCnn = cnn !== null && engine.isReady(cnn); // where it is loaded after the ViT, the ViT does not wait
       const covered = vit && masks.tokenMask ? blanked(pixels, vit, session.state.removedPatches) : null;
       const [vitResult, vitBefore, cnnResult, cnnBefore] = await Promise.all([
         vit && engine.look(vit, { pixels, ...masks, want: this.#liveWants() }),
         vit && isRemoving ? engine.look(vit, plain) : null,
-        cnn && engine.look(cnn, { ...plain, pixels: covered ?? pixels }),
-        cnn && covered ? engine.look(cnn, plain) : null,
+        hasCnn ? engine.look(cnn, { ...plain, pixels: covered ?? pixels }) : null,
+        hasCnn && covered ? engine.look(cnn, plain) : null,
       ]);
       if (vit !== session.vit || cnn !== session.cnn) return; // others were chosen meanwhile: theirs are requested next
       const old = session.results.vit; // its slow maps stay until there are new ones
@@ -82,6 +85,7 @@ export class Requests {
       session.slowMaps.stale = true;
       showError(null);
       painter.paintPrediction(since);
+      if (cnn !== null && !hasCnn) this.#load(cnn);
       if (isNewest() && vit !== null) {
         this.#timer = setTimeout(() => void this.#requestSlowMaps(vit, { pixels, ...masks }), PAUSE);
         markPending({ maps: true });
@@ -91,6 +95,19 @@ export class Requests {
     } finally {
       markPending({ prediction: !isNewest() });
     }
+  }
+
+  /** Load the model that is compared, then predict with it too. @param {Model} model */
+  #load(model) {
+    const { engine } = this.session;
+    if (engine === null || this.#beingLoaded.has(model)) return;
+    this.#beingLoaded.add(model);
+    markPending({ models: true });
+    const loaded = engine.load(model).then(() => this.predict());
+    void loaded.catch(showError).finally(() => {
+      this.#beingLoaded.delete(model);
+      markPending({ models: this.#beingLoaded.size > 0 });
+    });
   }
 
   #liveWants() {

@@ -5,6 +5,7 @@
  */
 
 import { byId, canvasOf, make, makeButton, onClick, setText } from "./dom.js";
+import { text } from "./texts.js";
 import { range } from "./vit-maths.js";
 
 const SHOWN = 10;
@@ -23,7 +24,7 @@ export class SampleStrip {
   /** @param {Samples} offered */
   offer(offered) {
     this.#offered = offered;
-    setText("samples-label", offered.note || "or choose a test image");
+    setText("samples-label", offered.note || text("samples.label"));
     this.#show(0);
   }
 
@@ -37,7 +38,7 @@ export class SampleStrip {
       ...shown.map((index) => {
         const { label, image } = samples[index];
         const name = make("span", { class: "sample-name", "aria-hidden": "true" }, label);
-        const attributes = { class: "sample", "aria-label": `Test image: ${label}`, title: label };
+        const attributes = { class: "sample", "aria-label": text("samples.one", label), title: label };
         return makeButton(attributes, () => this.onChoose(index), canvasOf(image), name);
       }),
     );

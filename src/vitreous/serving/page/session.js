@@ -18,7 +18,7 @@
 import { isViT } from "./engine.js";
 import { initialState, limited, VIEWS } from "./state.js";
 import {
-  argmax, attentionFrom, numPatches, numTokens, patchOffset, range, shifted, shuffled, shuffledOrder,
+  argmax, attentionFrom, numPatches, numTokens, patchOffset, patchOfPixels, range, shifted, shuffled, shuffledOrder,
 } from "./vit-maths.js";
 
 export const KINDS = /** @type {const} */ (["vit", "cnn"]);
@@ -101,6 +101,23 @@ export class Session {
     return this.state.key === null || pointed === null || vit === null ? this.state.key : pointed + patchOffset(vit);
   }
 
+  /** The token whose way through the model the diagram shows: the chosen patch's, the class token, or a patch's. */
+  get token() {
+    const { vit, query } = this;
+    if (vit === null) return 0;
+    return query < 0 && !vit.has_class_token ? this.lastPointed : Math.max(0, query + patchOffset(vit));
+  }
+
+  /** The number that the arithmetic explains: an attention weight, or one of a node; null: it is closed. */
+  get opened() {
+    return this.key !== null ? /** @type {const} */ ("weight") : this.state.node;
+  }
+
+  /** How far the diagram is zoomed in. */
+  get level() {
+    return this.hasAttention || this.state.level === "model" ? this.state.level : "layer";
+  }
+
   /** Whether the engine can send all attention weights of the ViT. */
   get hasAttention() {
     const { vit, engine } = this;
@@ -164,7 +181,7 @@ export class Session {
     const [right, down] = this.state.shift.map((by) => Math.min(most, Math.max(-most, by)));
     this.state = { ...this.state, shift: [right, down] };
     if (vit === null) {
-      this.state = { ...this.state, key: null, step: 0, shuffle: 0 }; // there are no tokens
+      this.state = { ...this.state, key: null, node: null, level: "model", step: 0, shuffle: 0 }; // there are no tokens
     } else {
       const { depth, num_heads, grid } = vit;
       this.state = limited(this.state, { depth, num_heads, grid, tokens: numTokens(vit), views });
@@ -211,6 +228,16 @@ export class Session {
     for (const [layer, head] of removedHeads) heads[layer][head] = 0;
     for (const patch of removedPatches) patches[patch] = 0;
     return { headMask: removedHeads.length > 0 ? heads : null, tokenMask: removedPatches.length > 0 ? patches : null };
+  }
+
+  /** Return the patch with the largest sum of pixels: where there is most to see. */
+  fullestPatch() {
+    const { vit, results } = this;
+    if (vit === null) return -1;
+    const sums = new Float64Array(numPatches(vit));
+    const patches = patchOfPixels(vit);
+    results.pixels.forEach((value, i) => (sums[patches[i % patches.length]] += value));
+    return argmax(sums);
   }
 
   /**

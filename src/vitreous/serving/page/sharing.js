@@ -9,6 +9,7 @@
 import { byId, canvasOf, make, onClick, setAttributes, setText } from "./dom.js";
 import { takesDrawings } from "./engine.js";
 import { SIDE } from "./normalise.js";
+import { text } from "./texts.js";
 import { times } from "./words.js";
 
 const NOTICE_SECONDS = 4;
@@ -21,10 +22,10 @@ export function showNotice(sentence) {
   noticeTimer = setTimeout(() => setText("notice", ""), 1000 * NOTICE_SECONDS);
 }
 
-/** @param {string} text @param {string} done @param {string} otherwise  if the browser does not allow it */
-async function copy(text, done, otherwise) {
+/** @param {string} content @param {string} done @param {string} otherwise  if the browser does not allow it */
+async function copy(content, done, otherwise) {
   try {
-    await navigator.clipboard.writeText(text);
+    await navigator.clipboard.writeText(content);
     showNotice(done);
   } catch {
     showNotice(otherwise);
@@ -45,13 +46,12 @@ export function offerSharing(address, contents, image) {
   const copyCommand = () =>
     copy(
       byId("command-text").textContent,
-      `Command copied. Save ${byId("file-name").textContent} before you run it.`,
-      "This browser does not allow copying: select the command and copy it yourself.",
+      text("command.copied", byId("file-name").textContent),
+      text("command.notCopied"),
     );
   onClick("share", () => {
     const link = address();
-    const includes = `it contains ${contents()}.`;
-    void copy(link, `Link copied: ${includes}`, `Copy the address of this page: ${includes}`);
+    void copy(link, text("link.copied", contents()), text("link.notCopied", contents()));
   });
   onClick("command", () => {
     const opens = Boolean(panel.hidden);
@@ -107,7 +107,7 @@ export function lookCommand(session) {
  */
 export function rearrangedNote({ lead, isRearranged }) {
   const isSame = !isRearranged || lead === null || !takesDrawings(lead) || lead.image_size.every((side) => side === SIDE);
-  return isSame ? "" : `The command centres the drawing again: for ${times(lead.image_size)} pixels it differs from this page.`;
+  return isSame ? "" : text("command.centres", times(lead.image_size));
 }
 
 /** @param {Model} model */

@@ -1,6 +1,7 @@
 /**
  * What the user chose, and the address that holds it: everything on the page can be sent as a link.
  *
+ * @import { NodeName } from "./nodes.js"
  * @import { Image } from "./fitting.js"
  * @import { Stroke } from "./raster.js"
  *
@@ -20,7 +21,10 @@
  * @property {number} layer  from 0; -1: the last, however many the model has
  * @property {number} head  from 0; -1: the mean of all heads
  * @property {number} query  the patch whose attention is shown; -1: the class token, or the mean if there is none
- * @property {number | null} key  the token whose weight the arithmetic explains; null: the arithmetic is closed
+ * @property {"model" | "layer" | "head"} level  how far the diagram is zoomed in
+ * @property {number | null} key  the token whose weight the arithmetic explains; null: no weight is explained
+ * @property {NodeName | null} node  the node whose number the arithmetic explains; null: none is open
+ * @property {number} at  the number's component; -1: the one furthest from 0
  * @property {string} grid  the grid that `query`, `key` and `removedPatches` refer to, as "4x4"; empty: unknown
  * @property {number[]} removedPatches
  * @property {[number, number][]} removedHeads  layer, head
@@ -29,8 +33,10 @@
  * @property {number} step  of the tour, from 1; 0: free
  */
 
+import { NODES } from "./nodes.js";
 import { decodeImage, decodePixels, decodeStrokes, encodeImage, encodePixels, encodeStrokes } from "./codec.js";
 import { SIDE } from "./normalise.js";
+import { text } from "./texts.js";
 
 /** @type {View[]} */
 export const VIEWS = ["patches", "attention", "rollout", "patch_removal", "relevance", "positions"];
@@ -48,9 +54,12 @@ export function initialState() {
     cnn: null,
     view: "attention",
     layer: -1, // the one nearest to the prediction
-    head: 0,
+    head: -1,
     query: -1,
+    level: "model",
     key: null,
+    node: null,
+    at: -1,
     grid: "",
     removedPatches: [],
     removedHeads: [],
@@ -78,9 +87,12 @@ export function toHash(state, seen) {
   if (state.cnn !== null) parts.cnn = state.cnn;
   if (state.view !== initial.view) parts.view = state.view;
   if (state.layer !== initial.layer) parts.layer = String(state.layer + 1);
-  if (state.head !== initial.head) parts.head = state.head < 0 ? "mean" : String(state.head + 1);
+  if (state.head !== initial.head) parts.head = String(state.head + 1);
   if (state.query >= 0) parts.from = String(state.query);
+  if (state.level !== initial.level) parts.zoom = state.level;
   if (state.key !== null) parts.key = String(state.key);
+  else if (state.node !== null) parts.node = state.node;
+  if (state.node !== null && state.at >= 0) parts.at = String(state.at + 1);
   if (state.removedPatches.length > 0) parts.without = state.removedPatches.join(".");
   const namesPatches = state.query >= 0 || state.key !== null || state.removedPatches.length > 0;
   if (namesPatches && state.grid !== "") parts.grid = state.grid;
@@ -115,22 +127,26 @@ export function fromHash(hash) {
   const state = initialState();
   const parts = new URLSearchParams(hash.replace(/^#/, ""));
   const image = parts.get("image");
-  let notice = image === TOO_LARGE ? "That image was too large for a link; here is a test image instead." : "";
+  let notice = image === TOO_LARGE ? text("link.tooLarge") : "";
   try {
     state.drawing = drawingIn(parts) ?? state.drawing;
     if (parts.has("test")) state.picture = { kind: "sample", index: integer(parts.get("test"), 0, 9999, 0) };
     if (image !== null && image !== TOO_LARGE) state.picture = { kind: "image", image: decodeImage(image, MAX_LINK_SIDE) };
   } catch {
-    notice = "The drawing or image in that link could not be read; here is a test image instead.";
+    notice = text("link.unreadable");
   }
   state.vit = parts.get("vit");
   state.cnn = parts.get("cnn");
   const view = parts.get("view") === "occlusion" ? "patch_removal" : parts.get("view"); // its name in 0.1
   state.view = VIEWS.find((known) => known === view) ?? state.view;
   state.layer = integer(parts.get("layer"), 1, 64, 0) - 1;
-  state.head = parts.get("head") === "mean" ? -1 : integer(parts.get("head"), 1, 64, 1) - 1;
+  state.head = integer(parts.get("head"), 1, 64, 0) - 1; // 0, or "mean" of version 0.1: the mean
   state.query = integer(parts.get("from"), 0, 4095, -1);
   state.key = parts.has("key") ? integer(parts.get("key"), 0, 4096, 0) : null;
+  state.node = state.key === null ? (NODES.find((node) => node === parts.get("node")) ?? null) : null;
+  state.at = integer(parts.get("at"), 1, 99_999, 0) - 1;
+  const zoom = parts.get("zoom");
+  if (zoom === "layer" || zoom === "head") state.level = zoom;
   state.removedPatches = list(parts.get("without"), /^\d{1,4}$/).map(Number);
   state.grid = /^\d{1,4}x\d{1,4}$/.exec(parts.get("grid") ?? "")?.[0] ?? "";
   state.removedHeads = list(parts.get("heads"), /^\d{1,2}-\d{1,2}$/).map((pair) => {
@@ -153,15 +169,15 @@ function drawingIn(parts) {
   return parts.has("strokes") ? { under: null, strokes } : null;
 }
 
-/** @param {string | null | undefined} text @param {number} low @param {number} high @param {number} otherwise */
-function integer(text, low, high, otherwise) {
-  const value = text && /^-?\d{1,5}$/.test(text) ? Number(text) : otherwise;
+/** @param {string | null | undefined} part @param {number} low @param {number} high @param {number} otherwise */
+function integer(part, low, high, otherwise) {
+  const value = part && /^-?\d{1,5}$/.test(part) ? Number(part) : otherwise;
   return value < low || value > high ? otherwise : value;
 }
 
-/** @param {string | null} text @param {RegExp} form */
-function list(text, form) {
-  return (text ?? "").split(".").filter((part) => form.test(part)).slice(0, 4096);
+/** @param {string | null} parts @param {RegExp} form */
+function list(parts, form) {
+  return (parts ?? "").split(".").filter((part) => form.test(part)).slice(0, 4096);
 }
 
 /**

@@ -10,6 +10,7 @@
 import { byId, canvasOf, contextOf, setText } from "./dom.js";
 import { placement } from "./fitting.js";
 import { DIGIT_SIDE, SIDE } from "./normalise.js";
+import { text } from "./texts.js";
 import { times } from "./words.js";
 
 const CANVAS = 224;
@@ -30,9 +31,9 @@ function clear(...names) {
 
 /** @param {Steps | null} steps @param {readonly [number, number]} size  of the model's input */
 export function showSteps(steps, size) {
-  const [yours, scaled, centred] = clear("yours", "fit\u00a020\u00a0×\u00a020", "centred");
+  const [yours, scaled, centred] = clear(text("steps.yours"), text("steps.fit20"), text("steps.centred"));
   if (steps === null) {
-    setText("steps-caption", "Nothing is drawn yet.");
+    setText("steps-caption", text("map.noDrawing"));
     return;
   }
   const sheet = steps.lightOnDark;
@@ -41,21 +42,17 @@ export function showSteps(steps, size) {
   draw(centred, steps.centred, UNIT);
   draw(scaled, steps.scaled ?? steps.centred, UNIT);
   const { bounds } = steps;
-  const resized = size.every((side) => side === SIDE) ? "" : ` At last it is resized to ${times(size)}.`;
+  const resized = size.every((side) => side === SIDE) ? "" : ` ${text("steps.resizedAtLast", times(size))}`;
   if (bounds === null || steps.scaled === null) {
-    const unchanged = "Already 28 × 28 and light on dark, like MNIST's own digits: used unchanged.";
-    setText("steps-caption", unchanged + resized);
+    setText("steps-caption", text("steps.unchanged") + resized);
     return;
   }
   yours.strokeRect(left + scale * bounds.left, top + scale * bounds.top, scale * bounds.width, scale * bounds.height);
   const margin = ((SIDE - DIGIT_SIDE) / 2) * UNIT;
   scaled.strokeRect(margin, margin, DIGIT_SIDE * UNIT, DIGIT_SIDE * UNIT);
   centred.stroke(new Path2D(`M${CANVAS / 2 - 16} ${CANVAS / 2}h32m-16 -16v32`));
-  setText(
-    "steps-caption",
-    `${steps.inverted ? "Dark on light was inverted. " : ""}The ink, ${bounds.height} × ${bounds.width}, is scaled to ` +
-      `${steps.scaled.height} × ${steps.scaled.width}; then its centre of mass is moved to the middle, as in MNIST.${resized}`,
-  );
+  const [ink, scaledInk] = [bounds, steps.scaled].map(({ height, width }) => times([height, width]));
+  setText("steps-caption", (steps.inverted ? `${text("steps.inverted")} ` : "") + text("steps.scaled", ink, scaledInk) + resized);
 }
 
 /**
@@ -72,10 +69,9 @@ function draw(context, picture, scale, smooth = false) {
 
 /** @param {Fitted | null} fitted  null: there is no image @param {Model} model */
 export function showFit(fitted, { image_size: size, preprocessing: { fit = "stretch" } }) {
-  const fitName = { crop: "cropped", letterbox: "letterboxed", stretch: "stretched" }[fit];
-  const [, placed, seen] = clear("", fitName, times(size));
+  const [, placed, seen] = clear("", text(`steps.${fit}`), times(size));
   if (fitted === null) {
-    setText("steps-caption", "There is no image yet.");
+    setText("steps-caption", text("map.noImage"));
     return;
   }
   const { whole, extent, image } = fitted;
@@ -96,13 +92,12 @@ export function showFit(fitted, { image_size: size, preprocessing: { fit = "stre
 
 /** @param {"crop" | "letterbox" | "stretch"} fit @param {readonly [number, number]} extent @param {readonly [number, number]} size @param {Fitted} fitted */
 function fitCaption(fit, extent, size, { image, isOpened }) {
-  const gray = isOpened && image.channels === 1 ? ", in gray" : "";
-  if (extent.every((side, i) => side === size[i])) return `Already ${times(size)}: used as it is${gray}.`;
-  const yours = `${times(extent)} pixels${extent[0] === extent[1] ? "" : " (height × width)"}`;
-  const result = `${times(size)}${gray}`;
-  if (Math.abs((extent[1] * size[0]) / (extent[0] * size[1]) - 1) <= SAME_ASPECT) return `${yours}, resized to ${result}.`;
+  const gray = isOpened && image.channels === 1;
+  if (extent.every((side, i) => side === size[i])) return text("fit.same", times(size), gray);
+  const isSquare = extent[0] === extent[1];
+  if (Math.abs((extent[1] * size[0]) / (extent[0] * size[1]) - 1) <= SAME_ASPECT) return text("fit.resized", times(extent), isSquare, times(size), gray);
   const { from, to } = placement(fit, extent, size);
-  if (fit === "crop") return `The middle ${times([from.height, from.width])} of ${yours}, resized to ${result}.`;
-  if (fit === "stretch") return `${yours}, stretched to ${result}: its proportions change.`;
-  return `${yours}, whole in ${result}; black ${to.width < size[1] ? "at the sides" : "above and below"} fills the rest.`;
+  if (fit === "crop") return text("fit.crop", times([from.height, from.width]), times(extent), isSquare, times(size), gray);
+  if (fit === "stretch") return text("fit.stretch", times(extent), isSquare, times(size), gray);
+  return text("fit.letterbox", times(extent), isSquare, times(size), gray, to.width < size[1]);
 }

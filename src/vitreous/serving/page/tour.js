@@ -1,23 +1,32 @@
 /**
- * The guided tour: seven steps through the paper's equations on the user's own input. Each step chooses what the map
- * shows and highlights the parts of the page it explains; its text and equation are in index.html.
+ * The guided tour: seven steps through the paper's equations on the user's own input. Each step moves the camera over
+ * the diagram, chooses what the map shows and highlights the parts it explains. The equations are in index.html.
  *
+ * @import { Facts } from "./facts.js"
  * @import { State } from "./state.js"
+ *
+ * @typedef {object} Step
+ * @property {string[]} lit  the parts it explains; on a phone the first one is brought into view
+ * @property {Partial<State>} set
+ * @property {string | null} camera  the part of the diagram to move to; null: all of it
  */
 
 import { byId, make, makeButton, onClick, setAttributes, setText } from "./dom.js";
 import { TOUR_STEPS } from "./state.js";
+import { text } from "./texts.js";
 import { range } from "./vit-maths.js";
 
-/** @type {Record<number, { lit: string[], set: Partial<State> }>} */
+const CLOSED = /** @type {const} */ ({ key: null, node: null, level: "model" });
+
+/** @type {Record<number, Step>} */
 const STEPS = {
-  1: { lit: ["pad", "steps", "map"], set: { view: "patches", key: null } },
-  2: { lit: ["map", "views"], set: { view: "positions", key: null } },
-  3: { lit: ["map", "from", "arithmetic"], set: { view: "attention", key: 0, query: -1 } },
-  4: { lit: ["heads", "map", "from"], set: { view: "attention", key: null } },
-  5: { lit: ["lens", "heads", "pad"], set: { view: "attention", key: null } },
-  6: { lit: ["bars", "pad"], set: { view: "attention", key: null } },
-  7: { lit: ["whatif", "map", "bars", "removed", "heads", "views"], set: { view: "patch_removal", key: null } },
+  1: { lit: ["map", "steps", "pad", "start"], set: { ...CLOSED, view: "patches" }, camera: ".start" },
+  2: { lit: ["map", "views", "start"], set: { ...CLOSED, view: "positions" }, camera: ".start" },
+  3: { lit: ["diagram", "map", "from", "arithmetic"], set: { ...CLOSED, level: "head", view: "attention", key: 0, query: -1 }, camera: null },
+  4: { lit: ["diagram", "map", "from", "wall"], set: { ...CLOSED, view: "attention" }, camera: null },
+  5: { lit: ["diagram", "lens", "pad"], set: { ...CLOSED, level: "layer", view: "attention" }, camera: null },
+  6: { lit: ["out", "bars", "pad"], set: { ...CLOSED, view: "attention" }, camera: ".out" },
+  7: { lit: ["whatif", "map", "bars", "removed", "views", "diagram", "wall", "play"], set: { ...CLOSED, view: "patch_removal" }, camera: null },
 };
 
 export class Tour {
@@ -25,34 +34,40 @@ export class Tour {
   /** @type {HTMLButtonElement[]} */
   #dots = [];
 
-  /** @param {(step: number, set: Partial<State>) => void} onStep  step 0: the tour is over */
-  constructor(onStep) {
+  /** @param {(step: number, set: Partial<State>) => void} onStep  step 0: the tour is over @param {(part: string | null) => void} onCamera */
+  constructor(onStep, onCamera) {
     this.onStep = onStep;
+    this.onCamera = onCamera;
     this.step = 0;
     this.#dots = range(TOUR_STEPS).map((i) => {
       const title = this.#title(i + 1);
-      return makeButton({ "aria-label": `Step ${i + 1}: ${title}`, title }, () => this.go(i + 1), String(i + 1));
+      return makeButton({ "aria-label": text("tour.step", i + 1, title), title }, () => this.go(i + 1), String(i + 1));
     });
     byId("tour-dots").replaceChildren(...this.#dots.map((dot) => make("li", {}, dot)));
-    onClick("mode-tour", () => this.go(1));
-    onClick("mode-free", () => this.go(0));
+    onClick("start-tour", () => this.go(1));
+    onClick("tour-end", () => this.go(0));
     onClick("tour-back", () => this.go(this.step - 1));
     onClick("tour-next", () => this.go(this.step + 1));
-    document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && this.step > 0) this.go(0);
-    });
+  }
+
+  /** Write the steps' sentences for the chosen models. @param {Facts} facts */
+  fill(facts) {
+    for (const article of this.#panel.querySelectorAll("article")) {
+      const words = text(/** @type {"tour.1.words"} */ (`tour.${article.dataset.step}.words`), facts);
+      article.querySelector(".words p")?.replaceChildren(...emphasised(words));
+    }
   }
 
   /** @param {number} step */
   go(step) {
     const next = step > TOUR_STEPS ? 0 : Math.max(0, step);
-    this.onStep(next, STEPS[next]?.set ?? { key: null });
+    this.onStep(next, STEPS[next]?.set ?? CLOSED);
     if (next > 0) this.#bringIntoView(next);
   }
 
   /** @param {number} step */
   #title(step) {
-    return this.#panel.querySelector(`article[data-step="${step}"] h2`)?.textContent ?? "";
+    return text(/** @type {"tour.1.title"} */ (`tour.${step}.title`));
   }
 
   /** @param {number} step */
@@ -60,9 +75,8 @@ export class Tour {
     if (this.step === step && this.#panel.hidden === (step === 0)) return;
     this.step = step;
     this.#panel.hidden = step === 0;
-    setAttributes(byId("mode-tour"), { "aria-pressed": String(step > 0) });
-    setAttributes(byId("mode-free"), { "aria-pressed": String(step === 0) });
     document.documentElement.classList.toggle("touring", step > 0);
+    document.documentElement.dataset.step = String(step);
     for (const article of this.#panel.querySelectorAll("article")) {
       const shown = Number(article.dataset.step) === step;
       article.classList.toggle("shown", shown);
@@ -71,27 +85,36 @@ export class Tour {
       if (title) setAttributes(title, { id: shown ? "tour-title" : null });
     }
     // the focus stays on "Next", so that pressing it again goes on: the new step is announced instead
-    setText("tour-status", step > 0 ? `Step ${step} of ${TOUR_STEPS}: ${this.#title(step)}` : "");
+    setText("tour-status", step > 0 ? text("tour.stepOf", step, TOUR_STEPS, this.#title(step)) : "");
     this.#dots.forEach((dot, i) => setAttributes(dot, { "aria-current": i + 1 === step ? "step" : null }));
     setAttributes(byId("tour-back"), { disabled: step <= 1 });
-    byId("tour-next").textContent = step === TOUR_STEPS ? "Done" : "Next";
-    const lit = new Set(STEPS[step]?.lit ?? []);
-    for (const part of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-part]"))) {
-      part.classList.toggle("recede", step > 0 && !lit.has(part.dataset.part ?? ""));
-    }
+    setText("tour-next", text(step === TOUR_STEPS ? "tour.done" : "tour.next"));
+    this.light();
   }
 
-  /**
-   * On a phone the part explained may be far below; on a wide screen only the arithmetic needs room.
-   * @param {number} step
-   */
-  #bringIntoView(step) {
-    if (innerWidth >= 760) {
-      if (step === 3) this.#panel.scrollIntoView({ block: "start" }); // room for the map above the arithmetic
-      return;
+  /** Light the parts of the step, also those that were made since. */
+  light() {
+    const { step } = this;
+    const lit = new Set(STEPS[step]?.lit ?? []);
+    for (const part of /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll("[data-part]"))) {
+      const holdsLit = [...lit].some((name) => part.querySelector(`[data-part="${name}"]`));
+      part.classList.toggle("recede", step > 0 && !lit.has(part.dataset.part ?? "") && !holdsLit);
+      part.classList.toggle("lit", step > 0 && lit.has(part.dataset.part ?? ""));
     }
-    const part = document.querySelector(`[data-part="${STEPS[step].lit[step === 1 ? 1 : 0]}"]`);
-    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    requestAnimationFrame(() => part?.scrollIntoView({ behavior: still ? "auto" : "smooth", block: "start" }));
+    this.onCamera(STEPS[step]?.camera ?? null);
   }
+
+  /** On a phone the part explained may be far below. @param {number} step */
+  #bringIntoView(step) {
+    const part = document.querySelector(`[data-part="${STEPS[step].lit[0]}"]`);
+    const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const options = /** @type {const} */ ({ behavior: still ? "auto" : "smooth", block: "start" });
+    if (innerWidth >= 760) this.#panel.scrollIntoView({ block: "nearest" });
+    else requestAnimationFrame(() => part?.scrollIntoView(options));
+  }
+}
+
+/** Return a text as nodes, *so* marked words emphasised. @param {string} words */
+function emphasised(words) {
+  return words.split("*").map((part, i) => (i % 2 === 1 ? make("em", {}, part) : part));
 }

@@ -1,6 +1,7 @@
 /** Numbers and places in words, the same everywhere on the page. */
 
-import { numPatches, rowAndColumn } from "./vit-maths.js";
+import { text } from "./texts.js";
+import { numPatches, patchOffset, rowAndColumn } from "./vit-maths.js";
 
 /** Return a fraction as a percentage; "100 %" and "0 %" only for exactly 1 and 0. @param {number} fraction */
 export function percent(fraction) {
@@ -9,16 +10,27 @@ export function percent(fraction) {
   return `${signed(100 * fraction, 1)} %`;
 }
 
+/** Return a fraction in whole percent, where there is little room. @param {number} fraction */
+export function wholePercent(fraction) {
+  return `${Math.round(100 * fraction)} %`;
+}
+
 /** Return a number with a true minus sign. @param {number} value @param {number} [digits] */
 export function signed(value, digits = 2) {
-  const text = Math.abs(value).toFixed(digits);
-  return value < 0 && Number(text) !== 0 ? `−${text}` : text;
+  const written = Math.abs(value).toFixed(digits);
+  return value < 0 && Number(written) !== 0 ? `−${written}` : written;
 }
 
 /** @param {number} patch @param {readonly [number, number]} grid */
 export function placeName(patch, grid) {
   const [row, column] = rowAndColumn(patch, grid);
-  return `row ${row + 1}, column ${column + 1}`;
+  return text("place", row + 1, column + 1);
+}
+
+/** @param {number} token @param {import("./engine.js").ViTModel} model */
+export function tokenName(token, model) {
+  if (model.has_class_token && token === 0) return text("classToken");
+  return text("patchAt", placeName(token - patchOffset(model), model.grid));
 }
 
 /**
@@ -26,8 +38,7 @@ export function placeName(patch, grid) {
  * @param {import("./engine.js").ViTModel} model
  */
 export function describePatches(model) {
-  const count = `${numPatches(model)} patches`;
-  return model.cells.exact ? `${count} of ${model.patch_size.join(" × ")} pixels` : count;
+  return text("patches.count", numPatches(model), model.cells.exact ? model.patch_size.join(" × ") : "");
 }
 
 /**
@@ -37,11 +48,8 @@ export function describePatches(model) {
 export function unlikeSentence(predictions) {
   const names = predictions.filter(({ unlike }) => unlike).map(({ name }) => name);
   if (names.length === 0) return "";
-  if (names.length < predictions.length) {
-    return `Unlike the images that ${names[0]} was trained on: do not trust its prediction.`;
-  }
-  if (names.length > 1) return "Unlike the images they were trained on: do not trust these predictions.";
-  return "Unlike the images it was trained on: do not trust this prediction.";
+  if (names.length < predictions.length) return text("unlike.named", names[0]);
+  return text(names.length > 1 ? "unlike.all" : "unlike.one");
 }
 
 /** @param {number} count */
