@@ -404,6 +404,44 @@ class BatchNormOverFeatures(TinyViT):
             return x + self.mlp(self.norm2(x))
 
 
+@has_only("norm-shared")
+class OneNormAfterBothBranches(TinyViT):
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.norm1 = self.norm2 = HandWrittenNorm(dim)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.norm1(x + self.attend(x))
+            return self.norm2(x + self.mlp(x))
+
+
+@has_only("norm-shared")
+class TiedNormWeights(TinyViT):
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.norm2.weight = self.norm1.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            x += self.attend(self.norm1(x))  # in place
+            x += self.mlp(self.norm2(x))
+            return x
+
+
+@has_only()
+class OneNormForTheFirstPlaceOfAllBlocks(TinyViT):
+    """Shared between blocks, not within one; and the last norm is applied twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for block in self.blocks:
+            block.norm1 = self.blocks[0].norm1
+
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.norm(x)[:, 0]))
+
+
 @has_only("block-reused")
 class OneBlockInALoop(TinyViT):
     depth = 1

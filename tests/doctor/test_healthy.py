@@ -33,7 +33,7 @@ def assert_healthy(diagnosis: Diagnosis, unmeasured: set[str] = frozenset()) -> 
 TRANSFORMER = {
     "tokens-never-attend", "attention-scale", "softmax-axis", "causal-mask", "attention-blown-up",
     "attention-collapsed",
-    "heads-scrambled", "patches-scrambled", "norm-axis", "class-token-untrained", "skip-missing", "skip-normalised",
+    "heads-scrambled", "patches-scrambled", "norm-axis", "norm-shared", "class-token-untrained", "skip-missing", "skip-normalised",
     "branch-not-normalised", "branch-doubled", "activations-with-depth", "gradients-with-depth",
     "positions-repeated", "positions-unused",
 }  # fmt: skip

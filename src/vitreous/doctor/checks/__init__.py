@@ -50,6 +50,7 @@ CHECKS: dict[str, Check] = {
     "branch-not-normalised": residual.branch_not_normalised,
     "branch-doubled": residual.branch_doubled,
     "norm-axis": norms.norm_axis,
+    "norm-shared": norms.norm_shared,
     "block-reused": structure.block_reused,
     "linear-after-linear": outputs.linear_after_linear,
     "unregistered-tensors": state.unregistered,
