@@ -495,6 +495,64 @@ class DetachedClassToken(TinyViT):
         return torch.cat([self.class_token.detach().expand(len(x), -1, -1), x], dim=1) + self.positions
 
 
+class Registers(TinyViT):
+    """Two registers behind the patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.registers = nn.Parameter(torch.randn(1, 2, self.dim) * 0.02)
+
+    def embed(self, images: Tensor) -> Tensor:
+        x = super().embed(images)
+        return torch.cat([x, self.registers.expand(len(x), -1, -1)], dim=1)
+
+
+@has_only()
+class ClassTokenAndRegisters(Registers):
+    pass
+
+
+@has_only("class-token-not-read")
+class SecondTokenRead(Registers):
+    """Not found at the ends: the first patch is between class token and registers."""
+
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x))[:, 1]
+
+
+@has_only()
+class MeanOfThePatches(TinyViT):
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x[:, 1:].mean(1)))
+
+
+class AppendedLast(TinyViT):
+    """Tokens first, batch second, inside the encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(self.dim, 2, 48, norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def embed(self, images: Tensor) -> Tensor:
+        x = self.patchify(images)
+        return torch.cat([x, self.class_token.expand(len(x), -1, -1)], dim=1) + self.positions
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.blocks(x.transpose(0, 1)).transpose(0, 1)
+
+
+@has_only("class-token-not-read")
+class LastTokenNotRead(AppendedLast):
+    pass
+
+
+@has_only()
+class LastTokenRead(AppendedLast):
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x[:, -1]))
+
+
 @has_only("parameters-without-gradient")
 class DetachedPositions(TinyViT):
     def embed(self, images: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Do norms run over the features of a token, and has each place its own? Torch's norms and hand-written ones.
 
-For the axis, every element gets the number of the group it is normalised with. The linear layer behind the norm shows which elements
-are the features of one token: a LayerNorm has one group per token, a BatchNorm one per feature.
+For the axis, every element gets the number of the group it is normalised with. The linear layer behind the norm shows
+which elements are the features of one token: a LayerNorm has one group per token, a BatchNorm one per feature.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ def norm_shared(tested: ModelUnderTest) -> Iterator[Finding]:
         name, node = next(iter(shared.items()))
         yield finding(
             "norm-shared",
-            f"{plural(len(shared), 'norm')}, first `{name}`, {'is' if len(shared) == 1 else 'are'} applied in both places"
-            " of a block: the same parameters scale what attention gets and what the MLP gets.",
+            f"{plural(len(shared), 'norm')}, first `{name}`, {'is' if len(shared) == 1 else 'are'} applied in both"
+            " places of a block: the same parameters scale both branches.",
             module=node.module,
         )
 
