@@ -547,6 +547,19 @@ class LastTokenNotRead(AppendedLast):
     pass
 
 
+@has_only("class-token-not-read")
+class RepeatedWithItsPosition(AppendedLast):
+    """Named differently, too: it has to be recognised by what happens to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra, self.class_token = self.class_token, None
+
+    def embed(self, images: Tensor) -> Tensor:
+        x, last = self.patchify(images), self.extra + self.positions[:, -1:]
+        return torch.cat([x + self.positions[:, :-1], last.repeat(len(x), 1, 1)], dim=1)
+
+
 @has_only()
 class LastTokenRead(AppendedLast):
     def classify(self, x: Tensor) -> Tensor:

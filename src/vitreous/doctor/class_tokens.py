@@ -29,8 +29,18 @@ def concatenations(recorder: Recorder) -> Iterator[tuple[Node, int, Node]]:
             continue
         axis = (node.arguments[1] if len(node.arguments) > 1 else 0) % 3
         for parent in node.parents:
-            leaf = without_views(parent)
+            leaf = _leaf(parent)
             width = leaf.tensor.shape[-1] if leaf.tensor.ndim else 0
             is_vector = parent.tensor.shape[-1] == width and leaf.tensor.numel() <= 8 * width  # up to 8 registers
             if axis < 2 and leaf.name and not leaf.from_input and is_vector:
                 yield node, axis, leaf
+
+
+def _leaf(node: Node) -> Node:
+    """Walk back to the tensor that is copied for every image; of token + position, to the smaller one."""
+    node = without_views(node)
+    while node.op == "repeat":
+        node = without_views(node.parents[0])
+    if node.op == "add" and not node.from_input:
+        return min(map(_leaf, node.parents), key=lambda leaf: leaf.tensor.numel())
+    return node
