@@ -536,7 +536,9 @@ class AppendedLast(TinyViT):
 
     def embed(self, images: Tensor) -> Tensor:
         x = self.patchify(images)
-        return torch.cat([x, self.class_token.expand(len(x), -1, -1)], dim=1) + self.positions
+        x = torch.cat([x, self.class_token.expand(len(x), -1, -1)], dim=1)
+        x += self.positions  # in place
+        return x
 
     def encode(self, x: Tensor) -> Tensor:
         return self.blocks(x.transpose(0, 1)).transpose(0, 1)
