@@ -442,6 +442,15 @@ class OneNormForTheFirstPlaceOfAllBlocks(TinyViT):
         return self.head(self.norm(self.norm(x)[:, 0]))
 
 
+@has_only()
+class NoStatisticsYet(BatchNormOverFeatures):
+    """In eval mode a new batch norm passes on the large activations that it normalises in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.normal_(self.patches.weight, std=10)
+
+
 @has_only("block-reused")
 class OneBlockInALoop(TinyViT):
     depth = 1
