@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.doctor import diagnose
+from vitreous.doctor.checks import batch
 from vitreous.testing import TinyBlock, TinyViT
 
 MODELS: list[tuple[set[str], type[nn.Module]]] = []
@@ -652,6 +653,20 @@ def test_a_model_without_a_batch_axis(no_overfitting) -> None:
     (found,) = diagnose(OneImageWithoutBatchAxis(), input_shape=(1, 12, 12), fresh=True).findings
     assert found.id == "batch-size"
     assert "without a batch axis" in found.measured
+
+
+class OneImageAfterAnother(TinyViT):
+    """A little of the neighbour in the batch, less than what is certainly no noise."""
+
+    def classify(self, x: Tensor) -> Tensor:
+        return super().classify(x + 1e-3 * x.roll(1, 0))
+
+
+@pytest.mark.parametrize("model_class", [TinyViT, OneImageAfterAnother])
+def test_float_noise_is_no_dependence_on_the_batch(model_class, monkeypatch, no_overfitting) -> None:
+    monkeypatch.setattr(batch, "SAME_PREDICTION", 0.0)  # so that any noise counts
+    found = diagnose(model_class(), input_shape=(1, 12, 12), fresh=True).ids()
+    assert ("batch-dependence" in found) == (model_class is OneImageAfterAnother)
 
 
 class ReadsTheFirstPatch(TinyViT):
