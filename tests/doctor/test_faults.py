@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.doctor import diagnose
+from vitreous.doctor.checks import batch
 from vitreous.testing import TinyBlock, TinyViT
 
 MODELS: list[tuple[set[str], type[nn.Module]]] = []
@@ -404,6 +405,53 @@ class BatchNormOverFeatures(TinyViT):
             return x + self.mlp(self.norm2(x))
 
 
+@has_only("norm-shared")
+class OneNormAfterBothBranches(TinyViT):
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.norm1 = self.norm2 = HandWrittenNorm(dim)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.norm1(x + self.attend(x))
+            return self.norm2(x + self.mlp(x))
+
+
+@has_only("norm-shared")
+class TiedNormWeights(TinyViT):
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.norm2.weight = self.norm1.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            x += self.attend(self.norm1(x))  # in place
+            x += self.mlp(self.norm2(x))
+            return x
+
+
+@has_only()
+class OneNormForTheFirstPlaceOfAllBlocks(TinyViT):
+    """Shared between blocks, not within one; and the last norm is applied twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for block in self.blocks:
+            block.norm1 = self.blocks[0].norm1
+
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.norm(x)[:, 0]))
+
+
+@has_only()
+class NoStatisticsYet(BatchNormOverFeatures):
+    """In eval mode a new batch norm passes on the large activations that it normalises in training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.normal_(self.patches.weight, std=10)
+
+
 @has_only("block-reused")
 class OneBlockInALoop(TinyViT):
     depth = 1
@@ -455,6 +503,79 @@ class DetachedClassToken(TinyViT):
     def embed(self, images: Tensor) -> Tensor:
         x = self.patchify(images)
         return torch.cat([self.class_token.detach().expand(len(x), -1, -1), x], dim=1) + self.positions
+
+
+class Registers(TinyViT):
+    """Two registers behind the patches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.registers = nn.Parameter(torch.randn(1, 2, self.dim) * 0.02)
+
+    def embed(self, images: Tensor) -> Tensor:
+        x = super().embed(images)
+        return torch.cat([x, self.registers.expand(len(x), -1, -1)], dim=1)
+
+
+@has_only()
+class ClassTokenAndRegisters(Registers):
+    pass
+
+
+@has_only("class-token-not-read")
+class SecondTokenRead(Registers):
+    """Not found at the ends: the first patch is between class token and registers."""
+
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x))[:, 1]
+
+
+@has_only()
+class MeanOfThePatches(TinyViT):
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x[:, 1:].mean(1)))
+
+
+class AppendedLast(TinyViT):
+    """Tokens first, batch second, inside the encoder."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(self.dim, 2, 48, norm_first=True)
+        self.blocks = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def embed(self, images: Tensor) -> Tensor:
+        x = self.patchify(images)
+        x = torch.cat([x, self.class_token.expand(len(x), -1, -1)], dim=1)
+        x += self.positions  # in place
+        return x
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.blocks(x.transpose(0, 1)).transpose(0, 1)
+
+
+@has_only("class-token-not-read")
+class LastTokenNotRead(AppendedLast):
+    pass
+
+
+@has_only("class-token-not-read")
+class RepeatedWithItsPosition(AppendedLast):
+    """Named differently, too: it has to be recognised by what happens to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.extra, self.class_token = self.class_token, None
+
+    def embed(self, images: Tensor) -> Tensor:
+        x, last = self.patchify(images), self.extra + self.positions[:, -1:]
+        return torch.cat([x + self.positions[:, :-1], last.repeat(len(x), 1, 1)], dim=1)
+
+
+@has_only()
+class LastTokenRead(AppendedLast):
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x[:, -1]))
 
 
 @has_only("parameters-without-gradient")
@@ -532,6 +653,20 @@ def test_a_model_without_a_batch_axis(no_overfitting) -> None:
     (found,) = diagnose(OneImageWithoutBatchAxis(), input_shape=(1, 12, 12), fresh=True).findings
     assert found.id == "batch-size"
     assert "without a batch axis" in found.measured
+
+
+class OneImageAfterAnother(TinyViT):
+    """A little of the neighbour in the batch, less than what is certainly no noise."""
+
+    def classify(self, x: Tensor) -> Tensor:
+        return super().classify(x + 1e-3 * x.roll(1, 0))
+
+
+@pytest.mark.parametrize("model_class", [TinyViT, OneImageAfterAnother])
+def test_float_noise_is_no_dependence_on_the_batch(model_class, monkeypatch, no_overfitting) -> None:
+    monkeypatch.setattr(batch, "SAME_PREDICTION", 0.0)  # so that any noise counts
+    found = diagnose(model_class(), input_shape=(1, 12, 12), fresh=True).ids()
+    assert ("batch-dependence" in found) == (model_class is OneImageAfterAnother)
 
 
 class ReadsTheFirstPatch(TinyViT):

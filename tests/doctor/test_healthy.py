@@ -32,8 +32,8 @@ def assert_healthy(diagnosis: Diagnosis, unmeasured: set[str] = frozenset()) -> 
 #: Checks that need attention, tokens or residual branches.
 TRANSFORMER = {
     "tokens-never-attend", "attention-scale", "softmax-axis", "causal-mask", "attention-blown-up",
-    "attention-collapsed",
-    "heads-scrambled", "patches-scrambled", "norm-axis", "class-token-untrained", "skip-missing", "skip-normalised",
+    "attention-collapsed", "heads-scrambled", "patches-scrambled", "norm-axis", "norm-shared",
+    "class-token-untrained", "class-token-not-read", "skip-missing", "skip-normalised",
     "branch-not-normalised", "branch-doubled", "activations-with-depth", "gradients-with-depth",
     "positions-repeated", "positions-unused",
 }  # fmt: skip
@@ -85,7 +85,7 @@ def test_large_presets(name: str) -> None:
 )  # fmt: skip
 def test_variants(changes: dict) -> None:
     config = ViTConfig(**{"dim": 32, "depth": 2, "num_heads": 2, "mlp_dim": 64, **changes})
-    absent = {"class-token-untrained"} if config.pool != "cls" else set()
+    absent = {"class-token-untrained", "class-token-not-read"} if config.pool != "cls" else set()
     absent |= {"positions-repeated", "positions-unused"} if config.positions == "relative" else set()
     assert_healthy(diagnose(build(config), seed=3), absent)
 
@@ -99,7 +99,8 @@ def test_timm(timm) -> None:
         img_size=32, patch_size=8, num_classes=10, embed_dim=48, depth=2, num_heads=3, global_pool="avg",
         init_values=1e-5, class_token=False, qk_norm=True, drop_path_rate=0.2,
     )  # fmt: skip
-    assert_healthy(diagnose(modern), {"class-token-untrained", "attention-scale"})  # normalised queries need no scale
+    # normalised queries need no scale
+    assert_healthy(diagnose(modern), {"class-token-untrained", "class-token-not-read", "attention-scale"})
 
 
 def test_torchvision(torchvision_vit) -> None:

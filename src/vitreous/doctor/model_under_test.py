@@ -65,6 +65,7 @@ class ModelUnderTest:
         few = self.images if self.fixed_batch_size else self.images[:2]
         if self._copy_uses_original(few):
             self.model = self.original
+        self._collect_statistics()
         with self.borrowed() as model:
             start = time.thread_time()
             outputs = self.outputs(model, few)
@@ -89,6 +90,27 @@ class ModelUnderTest:
             return False
         gradients = torch.autograd.grad(outputs.sum(), parameters, allow_unused=True)
         return any(gradient is not None for gradient in gradients)
+
+    @torch.no_grad()
+    def _collect_statistics(self) -> None:
+        """Let batch norms that have seen no batch measure one: until then they normalise nothing in eval mode."""
+        norms = [module for module in self.model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+        new = [norm for norm in norms if norm.num_batches_tracked is not None and int(norm.num_batches_tracked) == 0]
+        if not new or self.model is self.original:
+            return
+        modes = {module: module.training for module in self.model.modules()}
+        momenta = {norm: norm.momentum for norm in new}
+        for norm in new:
+            norm.train()
+            norm.momentum = 1.0
+        try:
+            with Deterministic():
+                self.model(self.images[:BATCH_SIZE])
+        finally:
+            for module, mode in modes.items():
+                module.training = mode
+            for norm, momentum in momenta.items():
+                norm.momentum = momentum
 
     def _looks_fresh(self) -> bool | None:
         """Judge by the norm layers; without any, by whether another instance has other random matrices."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from vitreous.doctor.graph import origin
-from vitreous.doctor.recording import Node
+from vitreous.doctor.recording import Node, without_views
 
 _REDUCTIONS = frozenset(["mean", "var", "std", "sum", "var_mean", "std_mean", "linalg_vector_norm", "norm"])
+_BATCH_NORMS = frozenset(["native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"])
+_FUSED = _BATCH_NORMS | {
+    "native_layer_norm",
+    "native_group_norm",
+    "_fused_rms_norm",
+    "_native_batch_norm_legit_no_training",
+}
 #: What may lie between a reduction and its use: √(variance + ε) and the like.
 _UNARY = frozenset(["sqrt", "rsqrt", "pow", "reciprocal", "clamp", "clamp_min", "add", "sub", "mul", "div", "maximum"])
 
@@ -42,10 +49,32 @@ def norms_of(start: Node) -> list[Norm]:
         return [Norm(start, tuple(range(ndim - len(start.arguments[1]), ndim)))]
     if start.op == "_fused_rms_norm":
         return [Norm(start, (ndim - 1,))]
-    if start.op in ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm"):
+    if start.op in _BATCH_NORMS:
         axes = tuple(axis for axis in range(ndim) if axis != 1)
         return [Norm(start, axes, is_batch_norm=True)] if ndim > 2 else []
     return list(_by_hand(start))
+
+
+@dataclass(frozen=True, eq=False)
+class Scaling:
+    """Where a norm with parameters scales: the parameter's name, what was normalised, and the result."""
+
+    weight: str
+    data: Node
+    node: Node
+
+
+def scalings(nodes: Iterable[Node]) -> Iterator[Scaling]:
+    """Yield every norm with parameters; of a hand-written one, the product with a vector: x̂ · γ."""
+    for node in nodes:
+        if node.result or (node.op not in _FUSED and node.op != "mul"):  # the other results are statistics
+            continue
+        leaves = [without_views(parent) for parent in node.parents if not parent.from_input]
+        names = [leaf.name for leaf in leaves if leaf.kind == "parameter" and leaf.tensor.numel() > 1]
+        if names and node.op in _FUSED:
+            yield Scaling(names[0], origin(node.parents[0]), node)
+        elif names and (steps := list(_by_hand(node))):
+            yield Scaling(names[0], origin(_full_operands(steps[-1].node)[0]), node)
 
 
 def _by_hand(node: Node) -> Iterator[Norm]:
@@ -53,8 +82,7 @@ def _by_hand(node: Node) -> Iterator[Norm]:
     for _ in range(8):
         if node.op not in ("add", "sub", "mul", "div") or len(node.arguments) < 2:
             return
-        data = [parent for parent in node.parents if parent.from_input]
-        full = [parent for parent in data if parent.tensor.shape == node.tensor.shape]
+        data, full = [parent for parent in node.parents if parent.from_input], _full_operands(node)
         if len(full) != 1 or len(data) > 2:
             return
         for other in data:
@@ -63,6 +91,11 @@ def _by_hand(node: Node) -> Iterator[Norm]:
                     return
                 yield Norm(node, _reduced_axes(node.tensor, other.tensor))
         node = origin(full[0])
+
+
+def _full_operands(node: Node) -> list[Node]:
+    """Return the operands that depend on the input and are not broadcast."""
+    return [parent for parent in node.parents if parent.from_input and parent.tensor.shape == node.tensor.shape]
 
 
 def _reduced_axes(full: Tensor, statistic: Tensor) -> tuple[int, ...]:

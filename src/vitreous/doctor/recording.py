@@ -64,6 +64,11 @@ def _tensors_in(value: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
 
 
+def operation_name(function: Any) -> str:
+    """Return the operator's name, the same in place or not."""
+    return str(function.overloadpacket.__name__).rstrip("_")
+
+
 class Recorder(Deterministic):
     """Records the operations executed inside it. Tensors are kept alive, so no address is reused."""
 
@@ -108,7 +113,7 @@ class Recorder(Deterministic):
         kwargs = kwargs or {}
         parents = tuple(self.node_of(tensor) for tensor in _tensors_in((args, kwargs)))
         result = super().__torch_dispatch__(func, types, args, kwargs)
-        op = func.overloadpacket.__name__.rstrip("_")
+        op = operation_name(func)
         for index, tensor in enumerate(_tensors_in(result)):
             node = self._add(op, tensor, parents, function=func, arguments=args, options=kwargs, result=index)
             location = _location(tensor)

@@ -1,7 +1,7 @@
-"""Do norms run over the features of a token? Works for torch's norms and for hand-written ones.
+"""Do norms run over the features of a token, and has each place its own? Torch's norms and hand-written ones.
 
-Every element gets the number of the group it is normalised with. The linear layer behind the norm shows which elements
-are the features of one token: a LayerNorm has one group per token, a BatchNorm one per feature.
+For the axis, every element gets the number of the group it is normalised with. The linear layer behind the norm shows
+which elements are the features of one token: a LayerNorm has one group per token, a BatchNorm one per feature.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from vitreous.doctor.attention_ops import LinearOp, layer_op
-from vitreous.doctor.checks.residual import stages
+from vitreous.doctor.attention_ops import LinearOp, layer_op, linear_op
+from vitreous.doctor.checks.residual import Residual, residuals, stages
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.graph import Graph
 from vitreous.doctor.model_under_test import ModelUnderTest
-from vitreous.doctor.norm_ops import Norm, norms_of
+from vitreous.doctor.norm_ops import Norm, Scaling, norms_of, scalings
+from vitreous.doctor.recording import Node
+from vitreous.reports.formats import plural
 
 
 def norm_axis(tested: ModelUnderTest) -> Iterator[Finding]:
@@ -68,3 +70,55 @@ def _rows(graph: Graph, norm: Norm) -> tuple[Tensor, LinearOp] | None:
             labels = carried.labels.mT if carried.consumer.op == "convolution" else carried.labels
             return labels.reshape(-1, labels.shape[-1]), linear
     return None
+
+
+def norm_shared(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Two branches of a block must not be normalised with the same parameters."""
+    found, norms = _innermost(tested), list(scalings(tested.graph.nodes))
+    weights = [_norm_weights(tested.graph, residual, norms) for residual in found]
+    if sum(map(bool, weights)) < 2:
+        raise NotMeasured("no two residual connections with a norm that has parameters were observed")
+    reads = [_reads(tested.graph, residual) for residual in found]
+    pairs = [i for i in range(len(found) - 1) if reads[i] != reads[i + 1]]
+    shared: dict[str, Node] = {}  # the parameter of the norm → where it is used a second time
+    for i in pairs:
+        for name in weights[i].keys() & weights[i + 1].keys():
+            if weights[i][name] is not weights[i + 1][name]:
+                shared.setdefault(name, weights[i + 1][name])
+    if shared:
+        name, node = next(iter(shared.items()))
+        yield finding(
+            "norm-shared",
+            f"{plural(len(shared), 'norm')}, first `{name}`, {'is' if len(shared) == 1 else 'are'} applied in both"
+            " places of a block: the same parameters scale both branches.",
+            module=node.module,
+        )
+
+
+def _innermost(tested: ModelUnderTest) -> list[Residual]:
+    """Return the residual connections without another one inside: the others go around whole blocks."""
+    found = residuals(tested)
+    totals = {id(residual.total) for residual in found}
+    return [
+        residual
+        for residual in found
+        if not any(id(node) in totals for node in tested.graph.between(residual.skip, residual.branch)[1:])
+    ]
+
+
+def _norm_weights(graph: Graph, residual: Residual, norms: list[Scaling]) -> dict[str, Node]:
+    """Return the parameters that the norms of a branch scale with; of a branch without any, the norm behind the sum.
+
+    A norm behind the sum of a pre-norm block belongs to the next branch.
+    """
+    inside = {id(node) for node in graph.between(residual.skip, residual.branch)[1:]}
+    own = [norm for norm in norms if id(norm.node) in inside]
+    behind = [norm for norm in norms if norm.data is residual.total]
+    return {norm.weight: norm.node for norm in own or behind}
+
+
+def _reads(graph: Graph, residual: Residual) -> tuple[str, int]:
+    """Return what distinguishes the branches of a block: attention or MLP, and the axis that an MLP mixes."""
+    inside = graph.between(residual.skip, residual.branch)[1:]
+    first = next((linear for node in inside if (linear := linear_op(node))), None)
+    return residual.kind, first.in_features if first and residual.kind == "MLP" else 0

@@ -1,0 +1,110 @@
+"""Is the class token what the classifier reads?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from vitreous.doctor.class_tokens import concatenations
+from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
+from vitreous.doctor.graph import Graph
+from vitreous.doctor.intervention import Changed
+from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.doctor.recording import VIEWS, Node, Recorder
+
+_NOT_READ = 1e-5  # of the largest output: float noise is 1e-7, a token that is read moves the outputs by 0.1 and more
+
+
+def not_read(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Change single tokens behind the last block: the outputs must not depend on one patch instead of a learned token.
+
+    A learned token that nothing reads is no fault where several patches are read: registers, or a mean of the patches.
+    """
+    tested.require_repeatable()
+    images = tested.synthetic_inputs(tested.num_recorded, offset=13)
+    recorder = tested.record(images, randomised=True)
+    joined = list(concatenations(recorder))
+    if not joined:
+        raise NotMeasured("no class token was observed")
+    joint, axis, _ = joined[-1]
+    learned = _learned_positions(tested, recorder, joint, axis)
+    last, axis = _last_tokens(recorder, joint, axis)
+    patches = [i for i in range(joint.tensor.shape[joined[-1][1]]) if i not in learned]
+    reads = _reader(tested, recorder, last, axis, images)
+    if not learned or not patches or reads(learned):
+        return
+    position = _only_position(patches, reads)
+    if position is not None:
+        names = quoted(dict.fromkeys(leaf.name for _, _, leaf in joined))
+        count = len(learned) + len(patches)
+        yield finding(
+            "class-token-not-read",
+            f"of the {count} tokens behind the last block, number {position} (from 0) alone reaches the output, and it"
+            f" is a patch; {names}, number {', '.join(map(str, learned))}, is only attended to: other values there"
+            " change nothing.",
+            module=last.module,
+        )
+
+
+def _learned_positions(tested: ModelUnderTest, recorder: Recorder, joint: Node, axis: int) -> list[int]:
+    """Return the tokens that are the same for other images."""
+    seen: list[Tensor] = []
+    for offset in (13, 14):  # the recording may hold what was added in place later
+        images = tested.synthetic_inputs(tested.num_recorded, offset)
+        _run(tested, Changed(recorder, joint, lambda tokens: seen.append(tokens.clone())), images)
+    rest = [i for i in range(3) if i != axis]
+    return (seen[0] == seen[1]).all(dim=rest[1]).all(dim=rest[0]).nonzero().flatten().tolist()
+
+
+def _last_tokens(recorder: Recorder, joint: Node, axis: int) -> tuple[Node, int]:
+    """Return the last result with all tokens in it, and the axis they are on: encoders may exchange batch and token."""
+    graph, shape = Graph(recorder), tuple(joint.tensor.shape)
+    exchanged = shape[1], shape[0], shape[2]
+    for node in reversed(recorder.nodes):
+        found = tuple(node.tensor.shape)
+        if found not in (shape, exchanged) or node.op in VIEWS or node.function is None or node.result:
+            continue
+        if graph.depends(node, joint) and graph.output is not None and graph.depends(graph.output, node):
+            return node, axis if found == shape else 1 - axis
+    raise NotMeasured("what happens to the class token was not observed")
+
+
+def _run(tested: ModelUnderTest, mode: Changed, images: Tensor) -> Tensor:
+    # without fused kernels, as in a recording: the operations are counted
+    with tested.borrowed(randomised=True) as model, sdpa_kernel(SDPBackend.MATH):
+        outputs = tested.outputs(model, images, mode=mode)
+    if not mode.was_applied:
+        raise NotMeasured("the model's operations vary from one run to the next")
+    return outputs
+
+
+def _reader(
+    tested: ModelUnderTest, recorder: Recorder, node: Node, axis: int, images: Tensor
+) -> Callable[[list[int]], bool]:
+    """Return a function that measures whether the outputs depend on these tokens of `node`."""
+    before = _run(tested, Changed(recorder, node, lambda tokens: None), images)
+
+    def reads(positions: list[int]) -> bool:
+        def change(tokens: Tensor) -> None:
+            where = (slice(None),) * axis + (positions,)
+            noise = torch.randn(tokens[where].shape, generator=tested.generator(15)).to(tokens)
+            tokens[where] += noise * tokens.std()
+
+        after = _run(tested, Changed(recorder, node, change), images)
+        return float((after - before).abs().max()) > _NOT_READ * float(before.abs().max())
+
+    return reads
+
+
+def _only_position(positions: list[int], reads: Callable[[list[int]], bool]) -> int | None:
+    """Return the single position that is read, found by halving; None if there are several, or none."""
+    while len(positions) > 1:
+        half = len(positions) // 2
+        is_read = [reads(part) for part in (positions[:half], positions[half:])]
+        if is_read[0] == is_read[1]:
+            return None
+        positions = positions[:half] if is_read[0] else positions[half:]
+    return positions[0] if reads(positions) else None

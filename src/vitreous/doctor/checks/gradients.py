@@ -1,0 +1,115 @@
+"""Does training reach every parameter?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from vitreous.doctor.class_tokens import class_tokens
+from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
+from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.doctor.recording import without_views
+from vitreous.reports.formats import plural
+
+
+def class_token_untrained(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Tokens that are prepended to those of every image and get no gradient."""
+    untrained = _untrained_class_tokens(tested)
+    if untrained is None:
+        raise NotMeasured("no class token was observed")
+    for name, reason in untrained.items():
+        yield finding(
+            "class-token-untrained",
+            f"the class token `{name}` is {reason}: its gradient over {len(tested.batch)} images is 0, so training"
+            " leaves it at its initial value.",
+        )
+
+
+def parameters_without_gradient(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Parameters without gradient in eval and in training mode."""
+    if tested.ignores_image:
+        raise NotMeasured("the image does not reach the output, which includes this")
+    dead = _without_gradient(tested) - set(_untrained_class_tokens(tested) or {})
+    if dead:
+        named = dict(tested.model.named_parameters())
+        size = sum(named[name].numel() for name in dead)
+        # one vector that is not used is a spare token (for masked training), not a forgotten layer
+        spare = all(named[name].numel() == named[name].shape[-1] and named[name].ndim > 1 for name in dead)
+        single = dead <= _of_single_keys(tested)
+        yield finding(
+            "parameters-without-gradient",
+            f"{len(dead)} of {len(named)} parameter tensors ({quoted(sorted(dead))}; {plural(size, 'value')}) get no"
+            f" gradient from {len(tested.batch)} images, even with all parameters randomised"
+            + (": their attention has a single token to read at this image size." if single else "."),
+            level="note" if spare or single else None,
+            module=min(dead).rpartition(".")[0],
+        )
+
+
+def _untrained_class_tokens(tested: ModelUnderTest) -> dict[str, str] | None:
+    """Return name → reason for the class tokens that are not trained; None where no class token was observed."""
+    tokens = class_tokens(tested)
+    if not tokens:
+        return None
+    parameters = dict(tested.model.named_parameters())
+    without = _without_gradient(tested)
+    reasons = {}
+    for name, kind in tokens.items():
+        if kind != "parameter":
+            reasons[name] = f"a {'plain tensor' if kind == 'plain' else kind}, not a parameter"
+        elif name in parameters and not parameters[name].requires_grad and not _is_mostly_frozen(tested.model):
+            reasons[name] = "a frozen parameter (requires_grad=False)"
+        elif name in without:
+            reasons[name] = "a parameter without effect on the output (detached or unused)"
+    return reasons
+
+
+def _is_mostly_frozen(model: nn.Module) -> bool:
+    """Whether most parameters are frozen: a backbone with a new head, as in linear probing."""
+    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    return 2 * trainable < sum(parameter.numel() for parameter in model.parameters())
+
+
+def _without_gradient(tested: ModelUnderTest) -> set[str]:
+    """Return the trainable parameters whose gradient is missing or exactly 0, in eval and in training mode.
+
+    Exactly: biases of keys, which softmax ignores, still get the rounding noise of their terms, a disconnected
+    parameter gets nothing. Those biases are exempt by name as well, should the noise cancel.
+    """
+    dead: list[set[str]] = []
+    for training in (False, True):
+        with tested.borrowed(randomised=True, training=training) as model:
+            outputs = tested.outputs(model, tested.batch, grad=True)
+            named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+            if not outputs.requires_grad or not named:
+                raise NotMeasured("no parameter requires a gradient")
+            gradients = tested.gradients(outputs, list(named.values()), offset=6)
+            dead.append({name for name, g in zip(named, gradients, strict=True) if g is None or not bool(g.any())})
+    return (dead[0] & dead[1]) - _key_biases(tested)
+
+
+def _of_single_keys(tested: ModelUnderTest) -> set[str]:
+    """Return the parameters that scores of a single key are computed with: its weight is 1, whatever they are."""
+    try:
+        scores = [op.logits_node for op in tested.attention if op.weights.shape[-1] == 1]
+    except NotMeasured:
+        return set()
+    found: set[str] = set()
+    seen: set[int] = set()
+    while scores:
+        node = scores.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            found |= {node.name} if node.kind == "parameter" else set()
+            scores += node.parents
+    return found
+
+
+def _key_biases(tested: ModelUnderTest) -> set[str]:
+    """Return the biases of keys, and of scores themselves (attention pooling): softmax ignores both."""
+    try:
+        nodes = [op.scores.key_node if op.scores else without_views(op.logits_node) for op in tested.attention]
+    except NotMeasured:
+        return set()
+    return {without_views(node.parents[0]).name for node in nodes if node.op == "addmm"}
