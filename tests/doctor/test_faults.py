@@ -643,6 +643,21 @@ def test_a_parameter_that_is_lost_on_another_device(model_class, findings, no_ov
     assert diagnosis.ids("warning", "broken") == findings
 
 
+class OneImageAndABatchNorm(TinyViT):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(self.dim)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if len(images) != 1:
+            raise RuntimeError("one image at a time")
+        return super().forward(images)
+
+
+def test_a_batch_norm_that_cannot_measure_a_batch(no_overfitting) -> None:
+    assert "batch-size" in diagnose(OneImageAndABatchNorm(), input_shape=(1, 12, 12), fresh=True).ids()
+
+
 class OneImageWithoutBatchAxis(TinyViT):
     def forward(self, image: Tensor) -> Tensor:
         assert image.ndim == 3

@@ -56,9 +56,12 @@ def unused(tested: ModelUnderTest) -> Iterator[Finding]:
         return  # fixed, or computed from parameters
     if next(without_influence(tested), None) is not None:
         raise NotMeasured("some patches have no influence, which includes this")
-    for name, read in _rows_read(tested, sorted(names)).items():
+    for name, read in _rows_read(tested, sorted(names), tested.batch).items():
         missing = (~read).nonzero().flatten().tolist()
         if missing and len(missing) < len(read):
+            few = tested.batch if tested.fixed_batch_size else tested.batch[:2]
+            if not torch.equal(read, _rows_read(tested, [name], few).get(name, read)):
+                raise NotMeasured("which positions are read depends on the images: the model chooses its tokens")
             yield finding(
                 "positions-unused",
                 f"{plural(len(missing), 'row')} of {len(read)} of the table of positions `{name}` (first: row"
@@ -111,13 +114,13 @@ def _different_columns(table: Tensor) -> tuple[int, int]:
     return len(columns), int((same.long().argmax(1) == torch.arange(len(columns), device=same.device)).sum())
 
 
-def _rows_read(tested: ModelUnderTest, names: list[str]) -> dict[str, Tensor]:
-    """Return per table which of its rows get a gradient, in eval or in training mode."""
+def _rows_read(tested: ModelUnderTest, names: list[str], images: Tensor) -> dict[str, Tensor]:
+    """Return per table which of its rows get a gradient from these images, in eval or in training mode."""
     read: dict[str, Tensor] = {}
     for training in (False, True):
         with tested.borrowed(randomised=True, training=training) as model:
             parameters = dict(model.named_parameters())
-            outputs = tested.outputs(model, tested.batch, grad=True)
+            outputs = tested.outputs(model, images, grad=True)
             if not outputs.requires_grad:
                 raise NotMeasured("no parameter requires a gradient")
             gradients = tested.gradients(outputs, [parameters[name] for name in names], offset=6)
