@@ -45,7 +45,7 @@ export default {
   "break.accuracy": (share, batch, alone) => `${share} der Testbilder werden in Batches von ${batch} richtig vorhergesagt, ${alone} einzeln.`,
 
   "card.title": "Karte zum Teilen",
-  "card.about": "Ein Bild dieser Zeichnung, beider Vorhersagen und der Attention, zum Behalten oder Verschicken.",
+  "card.about": "Ein Bild der Eingabe, beider Vorhersagen und der Attention, zum Behalten oder Verschicken.",
   "card.make": "Karte speichern",
   "card.share": "Karte teilen",
   "card.heading": "Was ein Vision Transformer sieht",

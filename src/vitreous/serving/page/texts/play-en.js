@@ -44,7 +44,7 @@ export default {
   "break.accuracy": (/** @type {string} */ share, /** @type {number} */ batch, /** @type {string} */ alone) => `${share} of the test images are predicted correctly in batches of ${batch}, ${alone} one at a time.`,
 
   "card.title": "Share card",
-  "card.about": "A picture of this drawing, both predictions and the attention, to keep or to send.",
+  "card.about": "A picture of the input, both predictions and the attention, to keep or to send.",
   "card.make": "Save the card",
   "card.share": "Share the card",
   "card.heading": "What a Vision Transformer sees",

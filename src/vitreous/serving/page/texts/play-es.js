@@ -45,7 +45,7 @@ export default {
   "break.accuracy": (share, batch, alone) => `Predice bien el ${share} de las imágenes de prueba en lotes de ${batch}, y el ${alone} de una en una.`,
 
   "card.title": "Tarjeta para compartir",
-  "card.about": "Una imagen de este dibujo, las dos predicciones y la atención, para guardar o enviar.",
+  "card.about": "Una imagen de la entrada, las dos predicciones y la atención, para guardar o enviar.",
   "card.make": "Guardar la tarjeta",
   "card.share": "Compartir la tarjeta",
   "card.heading": "Lo que ve un Vision Transformer",

@@ -45,7 +45,7 @@ export default {
   "break.accuracy": (share, batch, alone) => `시험 이미지의 정답률은 ${batch}개씩 묶으면 ${share}, 하나씩 넣으면 ${alone}입니다.`,
 
   "card.title": "공유 카드",
-  "card.about": "이 그림과 두 모델의 예측, 어텐션을 담은 이미지입니다. 간직하거나 보내세요.",
+  "card.about": "입력 이미지와 두 모델의 예측, 어텐션을 담은 이미지입니다. 간직하거나 보내세요.",
   "card.make": "카드 저장",
   "card.share": "카드 공유",
   "card.heading": "Vision Transformer가 보는 것",

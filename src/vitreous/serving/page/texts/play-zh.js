@@ -45,7 +45,7 @@ export default {
   "break.accuracy": (share, batch, alone) => `测试图像的正确率：每批 ${batch} 张时为 ${share}，逐张预测时为 ${alone}。`,
 
   "card.title": "分享卡片",
-  "card.about": "一张图片，包含这幅画、两个模型的预测和注意力，可以保存或发送。",
+  "card.about": "一张图片，包含输入图像、两个模型的预测和注意力，可以保存或发送。",
   "card.make": "保存卡片",
   "card.share": "分享卡片",
   "card.heading": "Vision Transformer 看到了什么",
