@@ -13,7 +13,7 @@ const [SIDE, PATCH, TOKENS, LAYERS] = [28, 7, 17, 4];
 const EPSILON = 1e-5; // of nn.LayerNorm
 
 export class ArticleViT {
-  /** @param {Map<string, Float32Array>} tensors @param {{ mean: number, std: number, heads: number }} about */
+  /** @param {import("../weights.js").Weights} tensors @param {{ mean: number, std: number, heads: number }} about */
   constructor(tensors, about) {
     this.tensors = tensors;
     this.about = about;
@@ -22,7 +22,7 @@ export class ArticleViT {
 
   /** @param {string} name */
   #tensor(name) {
-    const tensor = this.tensors.get(name);
+    const tensor = this.tensors[name];
     if (tensor === undefined) throw new Error(`the weights have no ${name}`);
     return tensor;
   }
