@@ -5,7 +5,8 @@
 Recipes and seeds take turns. A finished training in `--runs`, with the settings the preset has now, is reused; a
 stopped one is continued, so this command may be stopped and started again at any time. The machine's fp32
 matrix-product rate is measured before and after each training, with as many threads, and the seconds are also given for
-a machine of 220 GFLOP/s. The test set is read once per training, with its last averaged weights; docs/log.md states
+a machine of 220 GFLOP/s. With `--threads 1`, seconds and rate are those of CPU time, the start of Python included, so that
+two trainings may run side by side, and other work beside them. The test set is read once per training, with its last averaged weights; docs/log.md states
 where a recipe was changed after such a figure had been seen. `--docs` keeps the rows of recipes that are not named,
 from docs/benchmarks/recipes.json.
 """
@@ -13,11 +14,14 @@ from docs/benchmarks/recipes.json.
 from __future__ import annotations
 
 import json
+import resource
 import statistics
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from common import REFERENCE_GFLOPS, Column, Report, Row, Table, parser
@@ -77,8 +81,8 @@ def block_share(model: ModelConfig) -> float | None:
 
 
 def train(recipe: str, seed: int, folder: Path, threads: int | None) -> Path:
-    """Train the recipe, continue it, or find it finished; write the GFLOP/s readings beside its folder."""
-    path, readings = folder / f"{recipe}-seed{seed}", folder / f"{recipe}-seed{seed}.gflops.json"
+    """Train the recipe, continue it, or find it finished; write GFLOP/s and CPU seconds beside its folder."""
+    path, file = folder / f"{recipe}-seed{seed}", folder / f"{recipe}-seed{seed}.timing.json"
     command = [sys.executable, "-m", "vitreous", "train"]
     if path.exists():
         run = Run.open(path)
@@ -91,19 +95,33 @@ def train(recipe: str, seed: int, folder: Path, threads: int | None) -> Path:
         threads = run.resolved.threads
     else:
         command += [recipe, "--seed", str(seed), *(["--threads", str(threads)] if threads else [])]
-    torch.set_num_threads(threads or hardware.default_threads())
+    threads = threads or hardware.default_threads()
+    torch.set_num_threads(threads)
     folder.mkdir(parents=True, exist_ok=True)
-    gflops = json.loads(readings.read_text()) if readings.exists() else []
-    for moment in ("before", "after"):
-        gflops += [hardware.matmul_gflops() for _ in range(3)]
-        readings.write_text(json.dumps(gflops))
-        if moment == "before" and subprocess.run([*command, "-o", str(path)], check=False).returncode:
-            raise SystemExit(f"{recipe}, seed {seed}, did not finish; run this command again to continue it")
+    timing = json.loads(file.read_text()) if file.exists() else {"gflops": [], "cpu_seconds": 0.0}
+    clock = time.process_time if threads == 1 else time.perf_counter
+
+    def measure_gflops() -> None:
+        timing["gflops"] += [hardware.matmul_gflops(clock=clock) for _ in range(3)]
+        file.write_text(json.dumps(timing))
+
+    measure_gflops()
+    cpu_before = _children_cpu_seconds()
+    failed = subprocess.run([*command, "-o", str(path)], check=False).returncode
+    timing["cpu_seconds"] += _children_cpu_seconds() - cpu_before
+    measure_gflops()
+    if failed:
+        raise SystemExit(f"{recipe}, seed {seed}, did not finish; run this command again to continue it")
     return path
 
 
-def readings_of(path: Path) -> list[float]:
-    file = path.with_name(f"{path.name}.gflops.json")
+def _children_cpu_seconds() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def timing_of(path: Path) -> dict[str, Any]:
+    file = path.with_name(f"{path.name}.timing.json")
     if not file.is_file():
         raise SystemExit(f"{path} was not trained by this command ({file.name} is missing): remove it, or name --runs")
     return json.loads(file.read_text())
@@ -113,8 +131,12 @@ def row_of(recipe: str, paths: list[Path]) -> Row:
     runs = [Run.open(path) for path in paths]
     results = [run.test_results for run in runs]
     accuracies = [one.accuracy for one in results]
-    readings = [statistics.median(readings_of(path)) for path in paths]
-    seconds = [one.train_seconds for one in results]
+    timings = [timing_of(path) for path in paths]
+    readings = [statistics.median(one["gflops"]) for one in timings]
+    seconds = [
+        timing["cpu_seconds"] if run.resolved.threads == 1 else result.train_seconds
+        for run, result, timing in zip(runs, results, timings, strict=True)
+    ]
     scaled = [one * reading / REFERENCE_GFLOPS for one, reading in zip(seconds, readings, strict=True)]
     dates = sorted({run.record.created[:10] for run in runs})
     goal, model = GOALS.get(recipe), runs[0].config.model
@@ -169,7 +191,7 @@ def main() -> None:
         for recipe in recipes:
             if seed < seeds[recipe]:
                 paths[recipe].append(train(recipe, seed, args.runs, args.threads))
-    report.gflops = [reading for name in recipes for path in paths[name] for reading in readings_of(path)]
+    report.gflops = [reading for name in recipes for path in paths[name] for reading in timing_of(path)["gflops"]]
     rows = with_earlier({name: row_of(name, paths[name]) for name in recipes}, args.docs)
     report.tables.append(Table("test accuracy over seeds", COLUMNS, rows))
     report.notes.append(

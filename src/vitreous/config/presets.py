@@ -154,7 +154,7 @@ def mnist_best() -> Config:
     return base.replace(
         name="mnist-best",
         model=base.model.replace(patch_size=1, stem_channels=(32, 64), stem_depth=2, tokens=25, depth=4),
-        train=base.train.replace(epochs=25),
+        train=base.train.replace(epochs=30),
     )
 
 
