@@ -14,7 +14,9 @@ from vitreous.studies.definition import bundled_studies
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = sorted(path for path in DOCS.rglob("*.md") if "reference" not in path.parts and "_build" not in path.parts)
-GENERATED = {"reference/commands", "reference/settings", "reference/python"}
+GENERATED = {f"reference/{name}" for name in ("commands", "settings", "python", "paper")} | {
+    f"reference/notebooks/{path.stem}" for path in (DOCS.parent / "notebooks").glob("*.ipynb")
+}
 
 
 def without_code(text: str) -> str:
