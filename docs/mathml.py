@@ -13,11 +13,13 @@ from sphinx.util import logging
 
 def _write(writer: Any, node: nodes.Element, block: bool) -> None:
     try:
-        written = tex2mathml(node.astext(), as_block=block)
+        # the prime is raised already: as part of the name it is as large as TeX draws it
+        tex = re.sub(r"(\\mathbf\{\w\})\^\{\\prime\}", r"{\1\\prime}", node.astext())
+        written = tex2mathml(tex, as_block=block)
     except MathError as error:  # a warning fails the build
         logging.getLogger(__name__).warning("cannot set %r: %s", node.astext(), error, location=node)
         raise nodes.SkipNode from error
-    written = re.sub(r"<m([io])>′</m[io]>", r'<m\1 class="prime">′</m\1>', written)  # raised already, and small
+    written = written.replace("<mo>′</mo>", "<mi>′</mi>")  # part of a name: no space of an operator
     writer.body.append(f'<div class="equation" tabindex="0">{written}</div>' if block else written)
     raise nodes.SkipNode
 
