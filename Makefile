@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: docs demo test test-package test-page test-slow attacks fresh check check-page setup clean help
+.PHONY: docs docs-generated site demo test test-package test-page test-slow attacks fresh check check-page setup clean help
 
 help:
 	@echo "make demo       train a ViT and a CNN on MNIST and write the comparison (about 2 minutes on two cores)"
@@ -15,6 +15,7 @@ help:
 	@echo "make fresh      make demo and make test on a bare Debian in a folder (needs root; one of them: ONLY=demo)"
 	@echo "make attacks    hostile inputs, damage and kills; rewrites the table of docs/reliability.md (at most 15 minutes)"
 	@echo "make docs       build the documentation site into build/docs, without network"
+	@echo "make site       the same with the static page, for a web host, into build/site"
 	@echo "make check      ruff and mypy; make check-page: the page's JavaScript (needs npm)"
 	@echo "make clean      remove the environment and caches (runs/ stays)"
 
@@ -67,10 +68,22 @@ attacks: $(VENV)/.dev
 	@$(BIN)/python -m attacks
 
 # a link to a page or heading that does not exist is a warning, and warnings are errors
-docs: $(VENV)/.docs
-	@$(BIN)/python docs/generate_reference.py
-	@$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
+SPHINX := $(BIN)/python -m sphinx -q -W --keep-going -b html
+docs: docs-generated
+	@$(SPHINX) docs build/docs
 	@echo "build/docs/index.html"
+
+# the same with the static page in build/site/page/, as a web host takes it; the browser's onnxruntime is downloaded once
+site: docs-generated
+	@rm -rf build/static
+	@$(BIN)/python -m vitreous export --to page -o build/static/page
+	@$(SPHINX) -t page docs build/site
+	@echo "build/site: copy it to any web host, or: $(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site"
+
+docs-generated: $(VENV)/.docs
+	@$(BIN)/python docs/generate_reference.py
+	@$(BIN)/python docs/draw_vit_page.py
+	@$(BIN)/python docs/notebook_pages.py
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff check .

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +55,7 @@ def settings_page() -> str:
         rows = [_setting(one, lines, sections.get(node.name, "model.")) for one in fields]
         heading = sections.get(node.name, "model.").rstrip(".") or "the whole"
         title = f"## {heading}" + (f" ({node.name.removesuffix('Config')})" if heading == "model" else "")
-        table = ["| setting | type | default | |", "|---|---|---|---|", *rows]
+        table = ["| setting | values | default | |", "|---|---|---|---|", *rows]
         parts.append("\n".join([title, "", _cell(ast.get_docstring(node) or ""), "", *table]))
     return "\n\n".join(parts) + "\n"
 
@@ -68,26 +67,96 @@ def _setting(field: ast.AnnAssign, lines: list[str], prefix: str) -> str:
     comment = text.rpartition("  # ")[2] if "  # " in text else ""
     above = lines[field.lineno - 2].strip()
     comment = comment or (above.removeprefix("#: ") if above.startswith("#: ") else "")
-    return f"| `{prefix}{field.target.id}` | {_code(kind)} | {_code(value)} | {_cell(comment)} |"
+    if kind.endswith("Config") and value:  # a section of its own
+        value = ""
+    default = _code(value.strip("'"))
+    return f"| `{prefix}{field.target.id}` | {_kind(field.annotation)} | {default} | {_cell(comment)} |"
+
+
+#: the types of config/fields.py, in words
+_KINDS = {
+    "Positive": "whole number, 1 or more", "Count": "whole number, 1 to 1000", "Seed": "whole number", "Name": "text",
+    "FolderName": "text", "Fraction": "number from 0, below 1", "NonNegative": "number, 0 or more",
+    "PixelValue": "0 to 255", "Size": "pixels, or (height, width)", "Tokens": "`all`, `auto` or a number",
+    "bool": "`true` or `false`", "float": "number", "int": "whole number", "str": "text", "None": "`none`",
+}  # fmt: skip
+
+
+def _kind(node: ast.expr) -> str:
+    """Return a type as a user reads it: choices for a Literal, `none` for None, no bounds of pydantic's."""
+    if isinstance(node, ast.BinOp):
+        return f"{_kind(node.left)}, or {_kind(node.right)}"
+    if isinstance(node, ast.Subscript):
+        name, inside = ast.unparse(node.slice), node.slice
+        parts = inside.elts if isinstance(inside, ast.Tuple) else [inside]
+        if ast.unparse(node.value) == "Literal":
+            return ", ".join(f"`{ast.literal_eval(part)}`" for part in parts)
+        if ast.unparse(node.value) == "Annotated":
+            return _kind(parts[0])
+        if ast.unparse(node.value) == "tuple" and name.endswith("..."):
+            return f"list: {_kind(parts[0])}"
+        if ast.unparse(node.value) == "tuple":
+            return f"{len(parts)} of: {_kind(parts[0])}"
+    name = ast.unparse(node)
+    if name.endswith("Config"):
+        return "the section of that name"
+    return _KINDS.get(name, _code(name))
 
 
 def functions_page() -> str:
+    """Return the public names: functions with their signatures, then classes with their methods and properties."""
     parts = ["# Python", "The public names of `vitreous`; [python.md](../python.md) has examples."]
-    for name in sorted(vitreous.__all__):
-        value = getattr(vitreous, name)
-        doc = inspect.cleandoc(value.__doc__ or "") if callable(value) else ""
+    public = {name: getattr(vitreous, name) for name in vitreous.__all__ if not name.startswith("__")}
+    for name, value in sorted(public.items(), key=lambda item: (inspect.isclass(item[1]), item[0].lower())):
         parts.append(f"## `vitreous.{name}`")
         if inspect.isfunction(value):
-            parts.append(f"```python\n{name}{inspect.signature(value)}\n```")
-        if doc and not isinstance(value, str):
-            parts.append(_cell(doc.split("\n\n")[0]))
-    return "\n\n".join(parts) + "\n"
+            parts.append(f"```python\n{_signature(name, value)}\n```")
+        parts.append(_cell(inspect.cleandoc(value.__doc__ or "").split("\n\n")[0]))
+        if inspect.isclass(value) and not issubclass(value, Exception):
+            members = [_member(each, found) for each, found in vars(value).items() if not each.startswith("_")]
+            rows = [row for row in members if row]
+            parts.append("\n".join(["| | |", "|---|---|", *rows]) if rows else "")
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _signature(name: str, function: Any) -> str:
+    """Return a call with one argument per line where they do not fit."""
+    signature = inspect.signature(function)
+    short = _unquoted(f"{name}{signature}")
+    if len(short) <= 100:
+        return short
+    arguments, starred = list[str](), False
+    for each in signature.parameters.values():
+        if each.kind is each.KEYWORD_ONLY and not starred:
+            arguments.append("*")
+        starred = starred or each.kind in (each.KEYWORD_ONLY, each.VAR_POSITIONAL)
+        arguments.append(str(each))
+    lines = ",\n".join(f"    {each}" for each in arguments)
+    return _unquoted(f"{name}(\n{lines},\n) -> {signature.return_annotation}")
+
+
+def _unquoted(signature: str) -> str:
+    """Return a signature whose annotations, which Python keeps as text, have no quotes."""
+    return re.sub(r"(: |-> )'([^']*)'", r"\1\2", signature)
+
+
+def _member(name: str, value: Any) -> str:
+    """Return a method or property that has a docstring as a row."""
+    function = getattr(value, "func", None) or getattr(value, "fget", None) or getattr(value, "__func__", value)
+    doc = getattr(function, "__doc__", None)
+    if not doc or not inspect.isfunction(function):
+        return ""
+    arguments = [each for each in inspect.signature(function).parameters if each not in ("self", "cls")]
+    call = f"({', '.join(arguments)})" if function is value or isinstance(value, classmethod | staticmethod) else ""
+    return f"| `.{name}{call}` | {_cell(inspect.cleandoc(doc).split(chr(10) * 2)[0])} |"
 
 
 def _cell(text: str) -> str:
     """Return text for a table or a paragraph: one line, without what Markdown would take for markup."""
     plain = " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
-    return re.sub(r"(?<!`)\b(\w+)_(\w*)(?!`)", lambda found: found[0].replace("_", "\\_"), plain)
+    outside = re.split(r"(`[^`]*`)", plain)  # code, which needs no escapes, is every other part
+    outside[::2] = [part.replace("_", "\\_") for part in outside[::2]]
+    return "".join(part.replace("&lt;", "<") if part.startswith("`") else part for part in outside)
 
 
 def _code(text: str) -> str:
@@ -100,7 +169,6 @@ def main() -> None:
         ("commands", commands_page()), ("settings", settings_page()), ("python", functions_page()),
     ):  # fmt: skip
         (FOLDER / f"{name}.md").write_text(text, encoding="utf-8")
-    print(f"wrote {FOLDER}", file=sys.stderr)
 
 
 if __name__ == "__main__":

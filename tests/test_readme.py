@@ -22,15 +22,18 @@ def blocks(language: str) -> list[str]:
 
 def commands() -> list[list[str]]:
     lines = [line for block in blocks("sh") for line in block.splitlines() if line.startswith("vitreous ")]
-    return [_on_digits(shlex.split(line, comments=True)[1:]) for line in lines]
+    split = [shlex.split(line, comments=True)[1:] for line in lines]
+    return [_on_digits(words) for words in split if words != ["serve"]]  # tests/test_wheel.py and tests/serving do
 
 
 def _on_digits(words: list[str]) -> list[str]:
     words = ["digits" if word == "mnist" else word for word in words]
     if words[0] not in TRAINING:
         return words
-    quick = ["--epochs", "1", "--set", "train.threads=1"]
-    return [*("1" if before == "--seeds" else word for before, word in zip(["", *words], words, strict=False)), *quick]
+    words += [] if "--epochs" in words else ["--epochs", "1"]
+    before = ["", *words]
+    words = ["1" if name in ("--seeds", "--epochs") else word for name, word in zip(before, words, strict=False)]
+    return [*words, "--set", "train.threads=1"]
 
 
 def run(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,6 +57,12 @@ def test_every_python_snippet(tmp_path, monkeypatch, capsys):
     for snippet in blocks("python"):
         exec(compile(snippet.replace("train.epochs=20", "train.epochs=1"), "README.md", "exec"), {})
     assert "on the test set" in capsys.readouterr().out
+
+
+def test_it_is_short_and_begins_with_the_page():
+    assert len(README.splitlines()) < 120
+    assert re.findall(r"\]\(([^)]+)\)", README)[0] == "docs/serve.md#the-static-page"
+    assert len(re.findall(r"^!\[.{40,}\]\(docs/pictures/", README, re.MULTILINE)) == 2, "two pictures, described"
 
 
 def test_no_figure_is_left_open():

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from vitreous.hardware import guard_amx
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 guard_amx()  # before anything here imports torch
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import gzip
+import importlib.util
 import json
+import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -225,6 +227,16 @@ def test_names_the_missing_extra(tiny: Run, tmp_path: Path, monkeypatch: pytest.
 
 
 # --- the page ------------------------------------------------------------------------------------------------------
+
+
+def test_without_torchvision_nothing_is_printed(tiny: Run, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
+    """Our own requirements do not include it: the exporter would warn of four operators that we do not use."""
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == "torchvision" else find_spec(name, *more)
+    )
+    build_graph(tiny, tiny.load_model(), False)
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING] == []
 
 
 @pytest.fixture

@@ -134,8 +134,8 @@ def test_every_part_to_hide_is_hidden_and_documented() -> None:
     rules = set(re.findall(r'\[data-hide~="(\w+)"\]', (PAGE / "page.css").read_text(encoding="utf-8")))
     assert len(parts) > 10
     assert {*rules, "cnn"} == set(parts)
-    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text(encoding="utf-8")
-    assert [part for part in parts if not re.search(rf"^\| .*`{part}`", guide, re.MULTILINE)] == []
+    documented = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    assert [part for part in parts if not re.search(rf"^\| .*`{part}`", documented, re.MULTILINE)] == []
 
 
 def test_hidden_parts(open_page: Any, served_site: str) -> None:

@@ -86,7 +86,7 @@ class ViTConfig(_ImageModel):
     """The paper's ViT and its documented variants. Defaults are the paper's where it gives them."""
 
     kind: Literal["vit"] = "vit"
-    patch_size: Size = (7, 7)
+    patch_size: Size = (7, 7)  # P: pixels, or height and width
     #: pixels (with a stem: features) that a token sees, centred on its patch; None: the patch, as in the paper
     window: Size | None = None
     #: patches that become tokens: all, the K that differ most from the background, or a K chosen from the data
@@ -94,10 +94,10 @@ class ViTConfig(_ImageModel):
     #: pixel value of each channel, 0 to 255, from which `tokens` and `window` count; None: the data's most frequent one
     background: tuple[PixelValue, ...] | None = None
     embed_hidden: Positive | None = None  # width of a hidden layer (GELU) in the patch embedding; None: the paper's
-    dim: Positive = 64
-    depth: Count = 4
-    num_heads: Positive = 2
-    mlp_dim: Positive = 256
+    dim: Positive = 64  # D: numbers per token
+    depth: Count = 4  # L: layers
+    num_heads: Positive = 2  # k: heads per layer; they divide the width
+    mlp_dim: Positive = 256  # width of the MLP's hidden layer
     pool: Literal["cls", "mean", "seq"] = "cls"
     positions: Literal["none", "learned", "learned-2d", "sincos-2d", "relative"] = "learned"
     #: conv stages before the patches; each divides height and width by 2
@@ -108,8 +108,8 @@ class ViTConfig(_ImageModel):
     zero_head: bool = True  # the paper starts the fine-tuning head at zero
     norm_eps: Annotated[float, Field(gt=0)] = 1e-6  # Flax's and timm's; Hugging Face 1e-12, torch 1e-5
     gelu: Literal["erf", "tanh", "quick"] = "erf"  # tanh is Flax's, quick CLIP's x σ(1.702 x)
-    qkv_bias: bool = True
-    dropout: Fraction = 0.0
+    qkv_bias: bool = True  # of queries, keys and values
+    dropout: Fraction = 0.0  # after the embedding, in the MLP and on every branch
     drop_path: Fraction = 0.0  # stochastic depth, rising linearly to this at the last block
     fit: Literal["exact", "pad", "resize"] = "exact"  # what to do when the patch does not divide the image
     registers: Annotated[int, Field(ge=0, le=1000)] = (
@@ -385,26 +385,26 @@ class DataConfig(_Frozen):
 
 
 class TrainConfig(_Frozen):
-    epochs: Annotated[float, Field(gt=0, le=1e9)] = 10.0
+    epochs: Annotated[float, Field(gt=0, le=1e9)] = 10.0  # passes over the training images; may be a fraction
     min_steps_per_epoch: Positive = 10  # of a small set an epoch is several passes, until it has this many steps
     budget_seconds: Annotated[float, Field(gt=0, le=1e9)] | None = (
         None  # converted to a number of steps before the first step
     )
-    batch_size: Positive = 128
+    batch_size: Positive = 128  # images per step, of all processes together
     micro_batch: Positive | None = None  # images of a batch in memory at a time; None: all. The step is the same
     optimizer: Literal["adamw", "sgd", "muon"] = "adamw"
-    lr: Annotated[float, Field(gt=0)] = 1e-3
+    lr: Annotated[float, Field(gt=0)] = 1e-3  # the highest learning rate of the schedule
     muon_lr: Annotated[float, Field(gt=0)] = 0.02  # for matrices and kernels inside the network; the rest: AdamW's lr
     muon_steps: Count = (
         5  # of Newton–Schulz; three are better and quicker where a training takes a minute (docs/log.md)
     )
-    weight_decay: NonNegative = 0.05
+    weight_decay: NonNegative = 0.05  # of matrices; biases and norms have none
     momentum: Fraction = 0.9  # SGD's and Muon's
     betas: tuple[Fraction, Fraction] = (0.9, 0.999)
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_fraction: Fraction = 0.1  # of all steps, rising linearly from zero
     final_lr: Fraction = 0.0  # where the schedule ends, as a share of the peak
-    label_smoothing: Fraction = 0.0
+    label_smoothing: Fraction = 0.0  # share of the label that is spread over all classes
     loss: Literal["cross-entropy", "nll"] = "cross-entropy"  # nll: for models that return log-probabilities
     class_weights: Literal["none", "auto"] = "none"  # auto: images of rare classes count more (training/plan.py)
     teacher: Name | None = None  # distillation: a run, or bundled:cnn, whose predictions are a second label
@@ -417,13 +417,13 @@ class TrainConfig(_Frozen):
     monitor: Literal["loss", "accuracy"] = "loss"  # of validation: what early_stopping and keep="best" go by
     #: epochs between validations; None: 1, or more where validating would take longer than training
     validate_every: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    eval_batch_size: Positive = 500
+    eval_batch_size: Positive = 500  # images at a time in validation and test
     log_every: Positive = 50  # steps between lines of metrics.jsonl
     checkpoint_seconds: NonNegative = 30.0  # at most this much is lost to a crash; 0: after every step
     timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 300.0  # how long one process waits for another
     precision: Literal["float32", "bfloat16", "float64"] = "float32"
     threads: Positive | None = None  # None: all cores of this machine
-    compile: bool = False
+    compile: bool = False  # torch.compile
     shard: bool = False  # divide a ViT's parameters, gradients and optimizer state among the processes (FSDP)
     activation_checkpointing: bool = False  # a ViT's blocks are computed again for the backward pass: less memory
     freeze: Literal["none", "backbone"] = "none"  # backbone: only the head learns (a linear probe)

@@ -43,6 +43,7 @@ class Item:
     unconfirmed: str = ""
     without_tokens: str = ""  # how a CNN differs; empty: the item does not apply to it
     any_model: bool = False  # measured on a CNN too
+    tex: str = ""  # the equation, for pages that set it; `paper` is for the terminal
 
 
 _PAPER = resources.files("vitreous.conformance").joinpath("paper.toml").read_text(encoding="utf-8")

@@ -53,7 +53,9 @@ def html_image(prediction: Prediction) -> Markup:
     """Return what the model saw, as an image."""
     source = image_data_uri(prediction.pixels)
     style = "height:56px;image-rendering:pixelated"
-    return Markup(f'<img alt="{escape(prediction.label)}" style="{style}" src="{source}">')
+    return Markup(
+        f'<img alt="What the model saw, predicted {escape(prediction.label)}" style="{style}" src="{source}">'
+    )
 
 
 def notes_in_words(prediction: Prediction) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import warnings
 from collections.abc import Iterator
@@ -134,13 +135,25 @@ def default_masks(model: ViT) -> dict[str, Tensor]:
     return {"head_mask": torch.ones(config.depth, config.num_heads), "token_mask": torch.ones(1, config.num_patches)}
 
 
+@contextlib.contextmanager
+def _errors_only(name: str) -> Iterator[None]:
+    """Let a logger pass errors alone: without torchvision, the exporter warns of four operators that we do not use."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def _trace(wrapped: Lean, inputs: dict[str, Tensor], outputs: tuple[str, ...]) -> ModelProto:
     batch = torch.export.Dim("batch", min=1, max=2**31 - 1)
     shapes: dict[str, Any] = {name: {0: batch} if name == "pixels" else None for name in inputs}
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # nn.TransformerEncoder's fused operator has no ONNX equivalent
     try:
-        with warnings.catch_warnings(), _exportable_resize(wrapped.model), torch.no_grad():
+        with warnings.catch_warnings(), _errors_only("torch.onnx"), _exportable_resize(wrapped.model), torch.no_grad():
             warnings.simplefilter("ignore")  # the exporter's own: nothing the user could act on
             program = torch.onnx.export(
                 wrapped,

@@ -16,8 +16,10 @@ def look_line(look: Look) -> str:
 
 
 def look_html(look: Look) -> str:
-    maps = [html_figure(figure) for figure in look.figures if figure.suffix == ".svg" and figure.stem.endswith("maps")]
     advice = {"maps": look.advice[0]} if look.advice else {}
+    alt = " ".join(["Maps of what the prediction depends on.", *advice.values()])
+    drawn = [each for each in look.figures if each.suffix == ".svg" and each.stem.endswith("maps")]
+    maps = [html_figure(each, alt) for each in drawn]
     return html_card(look.summary, {"report": look.report, **advice}, *maps)
 
 

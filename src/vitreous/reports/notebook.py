@@ -40,12 +40,12 @@ def html_table(columns: Sequence[str], rows: Iterable[Sequence[object]], most: i
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
 
 
-def html_figure(figure: DrawnFigure | Path) -> str:
-    """Return a figure, or the file of one, as an image inside the page; nothing where the file was removed."""
+def html_figure(figure: DrawnFigure | Path, alt: str = "") -> str:
+    """Return a figure, or the file of one with its text alternative, as an image; nothing where there is no file."""
     if isinstance(figure, Path):
         if not figure.is_file():
             return ""
-        svg, alt = figure.read_bytes(), figure.stem
+        svg, alt = figure.read_bytes(), alt or figure.stem
     else:
         svg, alt = figure.svg.encode(), figure.alt
     source = base64.b64encode(svg).decode("ascii")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from vitreous.training.distributed import Group
 
 _LARGEST_CLASS_WEIGHT = 10.0  # times the weight of a class of average size
-_FEWEST_STEPS = 300  # of a training from scratch: `vit` on 5 to 30 digits per class, docs/guide.md
+_FEWEST_STEPS = 300  # of a training from scratch: `vit` on 5 to 30 digits per class, docs/small-sets.md
 _FEWEST_STEPS_FINE_TUNING = 100
 
 
@@ -28,7 +28,7 @@ def steps_per_epoch(num_images: int, batch_size: int, train: TrainConfig) -> int
     """Return the steps of an epoch: one pass over the images, or several if that is below the floor.
 
     Batches stay as large as they were configured. Smaller ones would raise the number of steps too, but learn less
-    per step: 300 digits, 80 steps: 96 % of the validation set with batches of 128, 79 % with 16 (docs/guide.md).
+    per step: 300 digits, 80 steps: 96 % of the validation set with batches of 128, 79 % with 16 (docs/small-sets.md).
     """
     return max(train.min_steps_per_epoch, BatchSampler(num_images, batch_size, seed=0).steps_per_epoch)
 
