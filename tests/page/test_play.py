@@ -47,10 +47,10 @@ BROKEN = """
 import { readFileSync } from "node:fs";
 const [folder, weights, cases] = process.argv.slice(1);
 const { ArticleViT } = await import(`${folder}/play/article-vit.js`);
-const { readSafetensors } = await import(`${folder}/weights.js`);
+const { readWeights } = await import(`${folder}/weights.js`);
 const { about, images } = JSON.parse(readFileSync(cases, "utf8"));
 const file = readFileSync(weights);
-const model = new ArticleViT(readSafetensors(file.buffer.slice(file.byteOffset, file.byteOffset + file.length)), about);
+const model = new ArticleViT(readWeights(file.buffer.slice(file.byteOffset, file.byteOffset + file.length)), about);
 const bytes = images.map((image) => Uint8Array.from(image));
 console.log(JSON.stringify([[...model.predict(bytes)], [...model.predict([bytes[0]])]]));
 """

@@ -86,7 +86,7 @@ export class Requests {
       session.slowMaps.stale = true;
       showError(null);
       painter.paintPrediction(since);
-      if (cnn !== null && !hasCnn) this.#load(cnn);
+      for (const model of [vit, cnn]) if (model !== null && !engine.isReady(model)) this.#load(model);
       if (isNewest() && vit !== null) {
         this.#timer = setTimeout(() => void this.#requestSlowMaps(vit, { pixels, ...masks }), PAUSE);
         markPending({ maps: true });
@@ -98,7 +98,7 @@ export class Requests {
     }
   }
 
-  /** Load the model that is compared, then predict with it too. @param {Model} model */
+  /** Load the rest of a model, then predict with it too. @param {Model} model */
   #load(model) {
     const { engine } = this.session;
     if (engine === null || this.#beingLoaded.has(model)) return;

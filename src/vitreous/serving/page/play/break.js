@@ -14,7 +14,7 @@
 
 import { make, makeButton, setAttributes, setText } from "../dom.js";
 import { takesDrawings } from "../engine.js";
-import { readSafetensors } from "../weights.js";
+import { readWeights } from "../weights.js";
 import { text } from "../texts.js";
 import { argmax, softmax } from "../vit-maths.js";
 import { percent } from "../words.js";
@@ -74,7 +74,7 @@ export class BreakIt {
       const { engine, lead } = this.host.session;
       const offered = engine && lead ? await engine.samples(lead) : { samples: [] };
       this.#others = offered.samples.slice(0, OTHERS).map(({ image }) => image.values);
-      this.#model = new ArticleViT(readSafetensors(weights), about);
+      this.#model = new ArticleViT(readWeights(weights), about);
       setText(this.#togetherName, text("break.together", this.#others.length));
       this.#showFindings(about);
     } catch {
