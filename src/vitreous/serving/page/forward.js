@@ -50,12 +50,18 @@ const MOST_PRODUCTS = 400_000_000; // about half a second
  * @param {ViTModel} model @returns {"noWeights" | "otherModel" | "tooLarge" | null}
  */
 export function whyNotTraced(model) {
-  const { architecture: its, weights, depth, dim, pool } = model;
+  const { architecture: its, weights, pool } = model;
   if (!weights || !its) return "noWeights";
   if (its.has_stem || its.fit === "resize" || !["learned", "learned-2d", "none"].includes(its.positions)) return "otherModel";
   if (pool === "seq") return "otherModel";
-  const products = depth * numTokens(model) * (4 * dim * dim + 2 * dim * its.mlp_dim + 2 * dim * numTokens(model));
-  return products > MOST_PRODUCTS ? "tooLarge" : null;
+  return productsOf(model) > MOST_PRODUCTS ? "tooLarge" : null;
+}
+
+/** Return how many products a forward pass takes, about. @param {ViTModel} model */
+export function productsOf(model) {
+  const { depth, dim, architecture } = model;
+  const tokens = numTokens(model);
+  return depth * tokens * (4 * dim * dim + 2 * dim * (architecture?.mlp_dim ?? 4 * dim) + 2 * dim * tokens);
 }
 
 /**
