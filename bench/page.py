@@ -40,6 +40,8 @@ RECORD = """
     window.found.strokes.push(detail.milliseconds);
   });
 """
+NEEDED = """() => performance.getEntriesByType("resource")
+  .filter(({ responseEnd }) => responseEnd <= window.found.interactive).map(({ name }) => name)"""
 LOADING = (
     Column("engine", "engine"),
     Column("interactive_bytes", "bytes until interactive", "{:,}"),
@@ -129,8 +131,9 @@ class Visit:
         self.page.wait_for_function("() => window.found.interactive > 0", polling=10)
         self.cpu = chromium_cpu() - before
         self.seconds = self.page.evaluate("() => window.found.interactive") / 1000
-        self.interactive_bytes = sum(size for _, size in self.transfers)
         self.page.locator("html[data-status=idle]").wait_for(state="attached")
+        needed = {site, *self.page.evaluate(NEEDED)}
+        self.interactive_bytes = sum(size for address, size in self.transfers if address in needed)
         self.all_bytes = sum(size for _, size in self.transfers)
 
     def draw(self, strokes: int) -> tuple[list[float], list[int]]:

@@ -16,6 +16,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from vitreous import runs
 from vitreous.config import ArticleViTConfig, CNNConfig, Config, DataConfig, ModelConfig, ViTConfig
@@ -24,7 +25,7 @@ from vitreous.data.preprocessing import Preprocessing
 from vitreous.errors import ExportError, MissingExtraError
 from vitreous.export import onnx_files, parity
 from vitreous.export.catalog import model_entries
-from vitreous.export.graph import build_graph
+from vitreous.export.graph import LEAST_HALVED, build_graph
 from vitreous.export.images import sample_images
 from vitreous.export.onnx_files import export_onnx
 from vitreous.inspection.cells import patch_cells
@@ -252,7 +253,7 @@ def page_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (page / "more").mkdir()
     (page / "more" / "part.js").write_text("")
     (page / ".hidden" / "x.js").write_text("")
-    monkeypatch.setattr(static_page, "page_files", lambda: pages.files_in(page))
+    monkeypatch.setattr(static_page, "page_files", lambda engine: pages.files_in(page))
     monkeypatch.setattr(static_page, "MADE_FILES", {"play/broken.json": lambda: b"{}"})
     monkeypatch.setattr(static_page.sources, "ensure", lambda files: tmp_path)
     monkeypatch.setattr(static_page.sources, "read", lambda files, name: b"engine")
@@ -264,7 +265,7 @@ def test_the_page_is_a_whole_folder(tiny: Run, make_run: Callable[..., Run], tmp
     written = export_page([tiny, cnn], tmp_path / "site")
     copies = [name for name in written.files if name.endswith(".gz")]
     assert tuple(name for name in written.files if name not in copies) == (
-        "engine.json", "index.html", "main.js", "models.json", "models/small.onnx", "models/tiny.onnx",
+        "index.html", "main.js", "models.json", "models/small.onnx", "models/tiny.onnx",
         "models/tiny.safetensors", "more/part.js", "ort/ort-wasm-simd-threaded.mjs", "ort/ort-wasm-simd-threaded.wasm",
         "ort/ort.wasm.min.mjs", "play/broken.json", "samples/tiny.json", "texts/en.js",
     )  # fmt: skip
@@ -276,7 +277,13 @@ def test_the_page_is_a_whole_folder(tiny: Run, make_run: Callable[..., Run], tmp
     assert (vit_entry["id"], vit_entry["name"], vit_entry["kind"], vit_entry["lean"]) == ("tiny", "ViT", "vit", False)
     assert vit_entry["grid"] == [4, 4]
     weights = tmp_path / "site" / vit_entry["weights"]
-    assert weights.read_bytes() == (tiny.path / "model.safetensors").read_bytes()
+    stored, exact = load_file(weights), load_file(tiny.path / "model.safetensors")
+    assert stored.keys() == exact.keys()
+    assert vit_entry["skips_patches"] is False
+    halved = {name for name, values in stored.items() if values.dtype == torch.float16}
+    assert halved == {name for name, values in exact.items() if values.numel() >= LEAST_HALVED}  # as in the graph
+    for name, values in exact.items():
+        torch.testing.assert_close(stored[name].float(), values.half().float() if name in halved else values)
     assert "weights" not in cnn_entry
     assert (cnn_entry["kind"], cnn_entry["lean"], cnn_entry["onnx"]) == ("cnn", True, "models/small.onnx")
     assert vit_entry["samples"] == cnn_entry["samples"] == "samples/tiny.json"  # the same images

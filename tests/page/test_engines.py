@@ -18,7 +18,7 @@ from vitreous.runs import Run
 
 expect = pytest.importorskip("playwright.sync_api", reason="pip install -c constraints.txt playwright").expect
 
-LOOK = """async ([requests, site]) => {
+LOOK = """async ([requests, site, loaded = true]) => {
   const { chooseEngine, isViT } = await import(site + "engine.js");
   const engine = await chooseEngine();
   let models = [];
@@ -28,6 +28,7 @@ LOOK = """async ([requests, site]) => {
   const results = [];
   for (const { kind, pixels, headMask, tokenMask, want } of requests) {
     const model = models.find((each) => each.kind === kind);
+    if (loaded) await engine.load(model);
     const result = await engine.look(model, { pixels: Uint8Array.from(pixels), headMask, tokenMask, want });
     results.push(Object.fromEntries(Object.entries(result).map(([name, value]) => [name, plain(value)])));
   }
@@ -122,6 +123,45 @@ def _assert_as_torch(
     np.testing.assert_allclose(result["patch_removal"], logits.softmax(dim=1)[0, best] - without[:, best], atol=2e-5)
 
 
+def test_the_weights_alone_predict_what_the_graph_does(
+    open_page: Any, static_site: str, pictures: list[np.ndarray]
+) -> None:
+    want = ["probabilities", "attention", "lens", "qkv", "rollout", "kept"]
+    requests = [{**request, "want": want} for request in _requests(pictures) if request["kind"] == "vit"]
+    tab = open_page(static_site)
+    graph = tab.page.evaluate(LOOK, [requests, static_site])["results"]
+    early = tab.page.evaluate(LOOK, [requests, static_site, False])["results"]
+    for one, other in zip(early, graph, strict=True):
+        assert one["novelty"] is None
+        assert other["novelty"] is None  # not asked for
+        for name in ("probabilities", "rollout", "kept"):
+            np.testing.assert_allclose(one[name], other[name], atol=1e-5, err_msg=name)
+        for name in TENSORS:
+            assert one[name]["shape"] == other[name]["shape"], name
+            np.testing.assert_allclose(one[name]["data"], other[name]["data"], atol=2e-5, err_msg=name)
+
+
+def test_the_vit_predicts_before_the_runtime_is_there(browser: Any, static_site: str) -> None:
+    """Without the runtime it still does, and all modules on the way to the first prediction are preloaded."""
+    context = browser.new_context()
+    page = context.new_page()
+    fetched: list[str] = []
+    page.on("request", lambda request: fetched.append(request.url.removeprefix(static_site)))
+    page.route("**/ort/**", lambda route: None)  # never answered
+    page.goto(static_site)
+    expect(page.locator(".prediction.vit .big")).to_have_text(re.compile(r"\d"), timeout=20_000)
+    expect(page.locator(".lens-table tbody tr").last).to_contain_text(re.compile(r"\d{2}"))  # percent
+    first = fetched[: fetched.index("models.json")]
+    links = page.locator("link[rel=modulepreload]")
+    preloaded = links.evaluate_all("links => links.map((link) => link.getAttribute('href'))")
+    assert {name for name in first if name.endswith(".js")} == set(preloaded)
+    before = page.locator(".prediction.vit .big").inner_text()
+    page.locator(f'.sample:not([aria-label*="{before}"])').first.click()
+    expect(page.locator(".prediction.vit .big")).not_to_have_text(before)
+    assert page.locator("html").get_attribute("data-status") == "busy"  # the CNN is still loading
+    context.close()
+
+
 def test_patch_removal_stops_when_it_is_cancelled(open_page: Any, static_site: str) -> None:
     """It runs a few patches at a time, so that a newer request waits for those and not for all."""
     found = open_page(static_site).page.evaluate(
@@ -171,7 +211,7 @@ def test_the_compared_model_is_loaded_after_the_first_prediction(browser: Any, s
         name for name in fetched if name.startswith(("models/", "samples/")) or name.endswith((".wasm", ".wasm.gz"))
     ]
     assert sorted(large) == [
-        "models/digits-cnn.onnx.gz", "models/digits-vit.onnx.gz", "models/digits-vit.safetensors",
+        "models/digits-cnn.onnx.gz", "models/digits-vit.onnx.gz", "models/digits-vit.safetensors.gz",
         "ort/ort-wasm-simd-threaded.wasm.gz", "samples/digits-vit.json.gz",
     ]  # fmt: skip
     context.close()

@@ -28,8 +28,8 @@ MODELS: dict[str, ViTConfig] = {
 }
 TRACE = """async ([site, model, file, pixels, headMask, kept]) => {
   const { forward, whyNotTraced } = await import(site + "forward.js");
-  const { readSafetensors } = await import(site + "weights.js");
-  const weights = readSafetensors(Uint8Array.from(file).buffer);
+  const { readWeights } = await import(site + "weights.js");
+  const weights = readWeights(Uint8Array.from(file).buffer);
   if (whyNotTraced(model) !== null) return null;
   const trace = forward(model, weights, Uint8Array.from(pixels), { headMask, kept });
   const plain = (value) => ArrayBuffer.isView(value) ? [...value]
@@ -73,6 +73,10 @@ def test_every_intermediate_equals_the_taps(
     side_by_side = lambda heads: heads[0].transpose(0, 1).reshape(heads.shape[2], -1)  # (H, N, K) → (N, H·K)  # noqa: E731
     expected = {"tokens": taps["tokens"][0], "normed": taps["normed"][0], "pooled": taps["pooled"][0]}
     expected["logits"] = taps["logits"][0]
+    stream = [taps["tokens"], *(taps[f"blocks.{layer}.output"] for layer in range(2))]
+    with torch.inference_mode():
+        read = torch.cat([vit.classify(tokens, vit.token_mask(taps["kept"])) for tokens in stream])
+    expected["lens"] = (read / run.temperature).softmax(dim=1)
     expected["probabilities"] = (taps["logits"][0] / run.temperature).softmax(dim=0)
     for layer in range(2):
         for ours, theirs in {"q": "q", "k": "k", "v": "v", "heads": "heads"}.items():

@@ -12,13 +12,14 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import math
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import vitreous
@@ -236,18 +237,11 @@ def store_weights_in_half(proto: ModelProto) -> None:
 
     A tensor whose values float16 does not hold (too large, or all tiny) stays as it is.
     """
-    import numpy as np
     from onnx import TensorProto, helper, numpy_helper
 
     graph, stored, casts = proto.graph, [], []
     for tensor in graph.initializer:
-        half = None
-        if tensor.data_type == TensorProto.FLOAT and math.prod(tensor.dims) >= LEAST_HALVED:
-            values = numpy_helper.to_array(tensor)
-            with np.errstate(over="ignore"):
-                half = values.astype(np.float16)
-            if np.abs(values - half).max() > HALF_ROUNDING * np.abs(values).max():
-                half = None
+        half = in_half(numpy_helper.to_array(tensor))
         if half is None:
             stored.append(tensor)
             continue
@@ -258,6 +252,15 @@ def store_weights_in_half(proto: ModelProto) -> None:
     del graph.initializer[:], graph.node[:]
     graph.initializer.extend(stored)
     graph.node.extend([*casts, *nodes])
+
+
+def in_half(values: NDArray[Any]) -> NDArray[np.float16] | None:
+    """Return weights as float16; None where they are few, not float32, or too large or too small for it."""
+    if values.dtype != np.float32 or values.size < LEAST_HALVED:
+        return None
+    with np.errstate(over="ignore"):
+        half = values.astype(np.float16)
+    return half if np.abs(values - half).max() <= HALF_ROUNDING * np.abs(values).max() else None
 
 
 def describe(run: Run, model: nn.Module, meanings: dict[str, str]) -> dict[str, Any]:

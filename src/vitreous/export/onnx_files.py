@@ -26,6 +26,7 @@ class Exported:
 
     path: Path
     full: bool  # with masks and intermediates
+    half: bool  # weights stored as float16
     inputs: tuple[str, ...]  # "pixels", then the optional ones
     outputs: tuple[str, ...]
     bytes: int
@@ -56,10 +57,12 @@ def export_onnx(run: Run, path: Path, full: bool = True, *, for_browser: bool = 
     model = run.load_model()
     full = full and isinstance(model, ViT)
     proto = build_graph(run, model, full)
+    half = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as stream:
-            half = _written_in_half(proto, stream, run, model, full) if for_browser else None
+            if for_browser:
+                half = _written_in_half(proto, stream, run, model, full)
             if half is not None:
                 proto, parity = half
             else:
@@ -77,6 +80,7 @@ def export_onnx(run: Run, path: Path, full: bool = True, *, for_browser: bool = 
     return Exported(
         path=path,
         full=full,
+        half=half is not None,
         inputs=tuple(value.name for value in proto.graph.input),
         outputs=tuple(value.name for value in proto.graph.output),
         bytes=path.stat().st_size,

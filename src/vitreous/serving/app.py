@@ -148,7 +148,6 @@ def _add_pages(app: FastAPI, documents: Documents) -> None:
             add_file("/", content, "text/html")
     for stylesheet in ("docs.css", "sign-in.css"):
         add_file(f"/{stylesheet}", Path(__file__).with_name(stylesheet).read_bytes(), "text/css")
-    add_file("/engine.json", b'{"engine": "http"}', "application/json")
     add("/docs", documents.page)
     add("/openapi.json", documents.openapi)
     add("/example.png", documents.picture)

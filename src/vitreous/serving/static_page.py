@@ -1,11 +1,11 @@
 """The page as a folder for any static host, with the models as ONNX files and the engine that runs them.
 
-index.html …        the page's own files
+index.html …        the page's own files; its <meta name="vitreous-engine"> says that the models run in the browser
 train/digits.png …  what the page's own training needs (made_files.py)
-engine.json         {"engine": "browser"}: there is no server, the models run in the browser
 models.json         as /v1/models, where each model's "onnx" and "samples" name its files
 models/ID.onnx      the full graph with required masks (onnxruntime-web has no optional inputs)
-models/ID.safetensors  a ViT's weights, from which the page computes what happens between the layers
+models/ID.safetensors  a ViT's weights, as the graph has them: the page computes from these what happens between the
+                    layers, and its first predictions, until the runtime and the graph are there
 samples/ID.json     as /v1/samples; models with the same images share one
 ort/                onnxruntime-web
 ….gz                compressed copies. The page itself fetches those of the runtime, models and samples, so that any
@@ -20,12 +20,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitreous.config import ViTConfig
 from vitreous.downloads import cache as sources
 from vitreous.downloads.cache import FileSet, PinnedFile
 from vitreous.downloads.origins import NpmPackage
 from vitreous.errors import ExportError
 from vitreous.export.catalog import check_images, model_ids, models_document, samples_for
-from vitreous.export.graph import require_export_packages
+from vitreous.export.graph import in_half, require_export_packages
 from vitreous.export.onnx_files import Exported, export_onnx
 from vitreous.runs import WEIGHTS, Run
 from vitreous.serving.compression import LEAST_COMPRESSED, compressed
@@ -68,7 +69,7 @@ def export_page(runs: Sequence[Run], folder: Path) -> ExportedPage:
     check_images(runs)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ExportError(f"{str(folder)!r} exists and is not empty; name another with -o")
-    own_files = page_files()
+    own_files = page_files("browser")
     if "index.html" not in own_files:
         raise ExportError("the page's files are missing from this installation; pip install --force-reinstall vitreous")
     sources.ensure(ORT_WEB)
@@ -110,15 +111,27 @@ def _add_models(runs: Sequence[Run], folder: Path) -> tuple[Exported, ...]:
         entry["lean"] = not model.full  # only `pixels` goes in, only `logits` and `probabilities` come out
         if entry["kind"] == "vit":
             weights = model.path.with_suffix(".safetensors")
-            _write(weights, (run.path / WEIGHTS).read_bytes())
+            _write(weights, _weights(run, model.half))
             entry["weights"] = weights.relative_to(folder).as_posix()
+            config = run.config.model
+            entry["skips_patches"] = isinstance(config, ViTConfig) and config.kept_patches != config.num_patches
         entry["samples"] = samples.setdefault(_json(samples_for(run)), f"samples/{entry['id']}.json")
     files = {name: document for document, name in samples.items()}
     files["models.json"] = _json({**models_document(entries), "gzip": True})
-    files["engine.json"] = _json({"engine": "browser"})
     for name, document in files.items():
         _write(folder / name, document)
     return exported
+
+
+def _weights(run: Run, half: bool) -> bytes:
+    """Return the run's weights as safetensors, rounded as those of its graph."""
+    content = (run.path / WEIGHTS).read_bytes()
+    if not half:
+        return content
+    from safetensors.numpy import load, save
+
+    rounded = {name: (values, in_half(values)) for name, values in load(content).items()}
+    return save({name: values if half is None else half for name, (values, half) in rounded.items()})
 
 
 def _add_compressed_copies(folder: Path) -> None:

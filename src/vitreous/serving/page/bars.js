@@ -38,11 +38,12 @@ class Column {
   }
 
   /** @param {Prediction} prediction @param {string[]} classNames */
-  paint({ probabilities, before }, classNames) {
+  paint({ probabilities, before, unlike }, classNames) {
     const best = probabilities === null ? -1 : argmax(probabilities);
     const name = best < 0 ? "–" : classNames[best];
     setText(this.predicted, name);
     this.predicted.classList.toggle("word", name.length > 2);
+    this.head.classList.toggle("untrusted", unlike);
     setText(this.probability, probabilities === null ? "" : percent(probabilities[best]));
     const old = before === null ? -1 : argmax(before);
     setText(this.before, before === null ? "" : text("bars.before", classNames[old], percent(before[old])));
@@ -95,7 +96,7 @@ export class Bars {
     const longest = Math.max(...classNames.map((name) => name.length));
     this.place.style.setProperty("--label", longest > 2 ? `${Math.min(longest, 10)}ch` : "18px");
     const heads = make("div", { class: "prediction-heads" }, ...this.#columns.map(({ head }) => head));
-    this.place.replaceChildren(heads, this.#unlike, this.#disagreement, table);
+    this.place.replaceChildren(heads, table, make("div", { class: "notes" }, this.#unlike, this.#disagreement));
   }
 }
 

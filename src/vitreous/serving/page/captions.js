@@ -11,7 +11,7 @@ import { disagreementSentence } from "./disagreement.js";
 import { takesDrawings } from "./engine.js";
 import { sameClasses } from "./session.js";
 import { text } from "./texts.js";
-import { argmax, sum } from "./vit-maths.js";
+import { argmax, attentionFrom } from "./vit-maths.js";
 import { describePatches, percent, placeName, thousands, times, unlikeSentence } from "./words.js";
 
 /** @param {Session} session @param {ViTModel} vit @param {Overlay} overlay  the map's */
@@ -45,13 +45,14 @@ function skippedNote({ skippedPatches }) {
 /** @param {Session} session @param {ViTModel} vit @param {ArrayLike<number>} values  per patch @param {string} hint */
 function attentionCaption(session, vit, values, hint) {
   const { state, layer, query } = session;
+  const attention = session.results.vit?.attention;
   const who = state.head < 0 ? text("heads.meanOf", layer + 1) : text("removed.head", layer + 1, state.head + 1);
   if (session.isHeadRemoved(layer, state.head)) return text("map.headRemoved", who);
   const from = query >= 0 ? placeName(query, vit.grid) : text(vit.has_class_token ? "classToken" : "allTokens");
   const most = argmax(values);
   return joined(
     text("map.attention", from, who, placeName(most, vit.grid), percent(values[most])),
-    vit.has_class_token ? text("map.toClass", percent(1 - sum(Array.from(values)))) : "",
+    vit.has_class_token && attention ? text("map.toClass", percent(attentionFrom(attention, layer, state.head, query, vit)[0])) : "",
     state.key === null ? hint : text("map.seeWeight"),
   );
 }

@@ -2,15 +2,23 @@
  * The models in this browser: ONNX graphs run by onnxruntime-web in a worker (engine-worker.js), so that drawing never
  * waits for them. Nothing drawn or opened leaves the computer.
  *
+ * The runtime is large. Until it is there, a ViT that forward.js can compute predicts by its weights alone.
+ *
  * @import { LookRequest, LookResult, Model, Progress, Tensor, ViTModel, Want } from "./engine.js"
+ * @import { Trace } from "./forward.js"
  * @import { GraphTensor } from "./engine-worker.js"
  */
 
 import { EngineError, isViT, readModels, readSamples } from "./engine.js";
 import { concatenate, fetchAll, readJson, readLargeJson } from "./fetching.js";
+import { prepareForward, runForward } from "./forward-pass.js";
+import { whyNotTraced } from "./forward.js";
 import { text } from "./texts.js";
-import { argmax, numPatches, range, rollout, softmax } from "./vit-maths.js";
+import { argmax, numPatches, numTokens, range, rollout, softmax } from "./vit-maths.js";
+import { weightsAt } from "./weights.js";
 
+const RUNTIME = "ort/ort-wasm-simd-threaded.wasm";
+const SLOW = /** @type {Set<Want>} */ (new Set(["patch_removal", "relevance"])); // of many runs
 const REMOVALS_PER_BATCH = 8; // a newer request waits for this many, not for all
 
 export class BrowserEngine {
@@ -31,44 +39,63 @@ export class BrowserEngine {
   #loading = new Map();
   /** @type {Set<string>} */
   #loaded = new Set();
+  /** @type {Promise<void> | null} */
+  #runtime = null;
 
   /** @param {Progress} progress @param {(models: Model[]) => Model | null | void} onList */
   async start(progress, onList) {
     progress(text("engine.list"), null);
-    this.#worker = new Worker(new URL("./engine-worker.js", import.meta.url), { type: "module" });
-    this.#worker.addEventListener("message", ({ data }) => this.#receive(data));
-    this.#worker.addEventListener("error", () => this.#fail());
     const list = await readJson("models.json");
     const models = readModels(list);
     this.#hasCopies = list.gzip === true;
     const first = onList(models) ?? models[0];
-    const files = ["ort/ort-wasm-simd-threaded.wasm", graphOf(first)];
-    const [wasm, graph] = await fetchAll(files, this.#hasCopies, progress);
-    progress(text("engine.starting"), 1);
-    this.#loading.set(first.id, this.#request({ wasm }).then(() => this.#open(first, graph)));
-    await this.load(first);
+    if (predictsEarly(first)) {
+      prepareForward();
+      await this.weights(first, progress).catch(() => this.load(first, progress));
+    } else await this.load(first, progress);
   }
 
-  /** Whether it runs at once. @param {Model} model */
+  /** Whether its graph is open. @param {Model} model */
   isReady({ id }) {
     return this.#loaded.has(id);
   }
 
-  /** Load a model, unless it is loaded already. @param {Model} model */
-  async load(model) {
+  /** Open a model's graph, unless it is open already. @param {Model} model @param {Progress} [progress] */
+  async load(model, progress = () => {}) {
     const { id } = model;
     if (!this.#loading.has(id)) {
-      const opened = fetchAll([graphOf(model)], this.#hasCopies, () => {}).then(([graph]) => this.#open(model, graph));
+      const opened = this.#open(model, progress);
       this.#loading.set(id, opened);
       opened.catch(() => this.#loading.delete(id)); // it can be tried again
     }
     await this.#loading.get(id);
   }
 
-  /** @param {Model} model @param {Uint8Array} graph */
-  async #open({ id }, graph) {
-    await this.#request({ open: id, graph });
-    this.#loaded.add(id);
+  /** @param {Model} model @param {Progress} progress */
+  async #open(model, progress) {
+    const addresses = this.#runtime === null ? [graphOf(model), RUNTIME] : [graphOf(model)];
+    const files = fetchAll(addresses, this.#hasCopies, progress);
+    this.#runtime ??= files.then(([, wasm]) => {
+      progress(text("engine.starting"), 1);
+      return this.#startWorker(wasm);
+    });
+    this.#runtime.catch(() => (this.#runtime = null)); // it can be tried again
+    const [[graph]] = await Promise.all([files, this.#runtime]);
+    await this.#request({ open: model.id, graph });
+    this.#loaded.add(model.id);
+  }
+
+  /** @param {Uint8Array} wasm  the runtime */
+  #startWorker(wasm) {
+    this.#worker = new Worker(new URL("./engine-worker.js", import.meta.url), { type: "module" });
+    this.#worker.addEventListener("message", ({ data }) => this.#receive(data));
+    this.#worker.addEventListener("error", () => this.#fail());
+    return this.#request({ wasm });
+  }
+
+  /** @param {ViTModel} model @param {Progress} [progress] */
+  weights({ weights = "" }, progress = () => {}) {
+    return weightsAt(weights, async () => (await fetchAll([weights], this.#hasCopies, progress))[0].buffer);
   }
 
   /** @param {Model} model */
@@ -78,7 +105,12 @@ export class BrowserEngine {
 
   /** @param {Model} model @param {LookRequest} request @param {AbortSignal} [signal] @returns {Promise<LookResult>} */
   async look(model, { pixels: bytes, headMask, tokenMask, want }, signal) {
-    if (!this.isReady(model)) await this.load(model);
+    if (!this.isReady(model)) {
+      const early = predictsEarly(model) && !want.every((name) => SLOW.has(name));
+      const found = early && (await this.#early(model, { pixels: bytes, headMask, tokenMask, want }));
+      if (found) return found;
+      await this.load(model);
+    }
     const pixels = Float32Array.from(bytes, (value) => value / 255);
     const image = { data: pixels, dims: [1, model.channels, ...model.image_size] };
     if (!isViT(model) || model.lean) {
@@ -100,6 +132,18 @@ export class BrowserEngine {
     if (want.includes("patch_removal")) result.patch_removal = await this.#patchRemoval(model, pixels, masks, signal);
     if (want.includes("relevance")) result.relevance = null;
     return result;
+  }
+
+  /**
+   * Return what the weights alone give, without the slow maps and novelty; null: they are missing.
+   * @param {ViTModel} model @param {LookRequest} request @returns {Promise<LookResult | null>}
+   */
+  async #early(model, { pixels, headMask, tokenMask, want }) {
+    const kept = Float32Array.from(tokenMask ?? Array(numPatches(model)).fill(1));
+    const masks = { headMask: headMask?.flat() ?? null, kept };
+    const weights = await this.weights(model).catch(() => null);
+    const trace = weights && (await runForward(model, weights, pixels, masks).catch(() => null));
+    return trace && resultOf(trace, model, kept, want);
   }
 
   /**
@@ -169,6 +213,44 @@ export class BrowserEngine {
     for (const { reject } of this.#waiting.values()) reject(new EngineError(text("engine.notStarted")));
     this.#waiting.clear();
   }
+}
+
+/** Whether forward.js computes what the graph does, and quickly. @param {Model} model @returns {model is ViTModel} */
+function predictsEarly(model) {
+  return isViT(model) && model.skips_patches === false && whyNotTraced(model) === null;
+}
+
+/** @param {Trace} trace @param {ViTModel} model @param {Float32Array} kept @param {Want[]} want @returns {LookResult} */
+function resultOf({ layers, lens, probabilities }, model, kept, want) {
+  const { depth, num_heads: heads, head_dim: width } = model;
+  const tokens = numTokens(model);
+  /** @type {LookResult} */
+  const result = { probabilities, novelty: null, kept };
+  if (want.includes("lens")) result.lens = { data: lens, shape: [depth + 1, probabilities.length] };
+  if (want.includes("attention") || want.includes("rollout")) {
+    result.attention = { data: concatenate(layers.map(({ attention }) => attention)), shape: [depth, heads, tokens, tokens] };
+  }
+  if (want.includes("rollout") && result.attention) result.rollout = rollout(result.attention, model, kept);
+  if (want.includes("qkv")) {
+    for (const [name, part] of /** @type {const} */ ([["queries", "q"], ["keys", "k"], ["values", "v"]])) {
+      const data = concatenate(layers.map((layer) => byHead(layer[part], heads, width)));
+      result[name] = { data, shape: [depth, heads, tokens, width] };
+    }
+  }
+  return result;
+}
+
+/** Return (N, H · K), the heads side by side, as (H, N, K). @param {Float32Array} x @param {number} heads @param {number} width */
+function byHead(x, heads, width) {
+  const tokens = x.length / (heads * width);
+  const sorted = new Float32Array(x.length);
+  for (let token = 0; token < tokens; token++) {
+    for (let head = 0; head < heads; head++) {
+      const start = (token * heads + head) * width;
+      sorted.set(x.subarray(start, start + width), (head * tokens + token) * width);
+    }
+  }
+  return sorted;
 }
 
 /** @param {Model} model */

@@ -1,13 +1,14 @@
 /**
  * The models of `vitreous serve`, over HTTP.
  *
- * @import { LookRequest, LookResult, Model, Progress } from "./engine.js"
+ * @import { LookRequest, LookResult, Model, Progress, ViTModel } from "./engine.js"
  */
 
 import { toBase64 } from "./codec.js";
 import { EngineError, isAbort, readModels, readSamples } from "./engine.js";
 import { readTensors } from "./tensors.js";
 import { text } from "./texts.js";
+import { weightsAt } from "./weights.js";
 
 export class HttpEngine {
   place = text("engine.onServer");
@@ -25,6 +26,11 @@ export class HttpEngine {
   }
 
   async load() {}
+
+  /** @param {ViTModel} model */
+  weights({ weights = "" }) {
+    return weightsAt(weights, async () => bodyOf((await responseTo(fetch(weights))).arrayBuffer()));
+  }
 
   /** @param {Model} model */
   async samples({ id }) {

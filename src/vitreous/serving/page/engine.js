@@ -3,6 +3,7 @@
  * Both give the same results: tests/page/test_engines.py.
  *
  * @import { Image } from "./fitting.js"
+ * @import { Weights } from "./weights.js"
  *
  * Shapes: L layers, H heads, N tokens (the class token first, if there is one), K = head width, P patches.
  *
@@ -24,6 +25,7 @@
  * @property {string} [onnx]  the graph's address, if the browser runs it
  * @property {string} [samples]  the address of its test images, if there is no server
  * @property {boolean} [lean]  the graph takes only pixels
+ * @property {boolean} [skips_patches]  blank patches are no tokens, if the browser runs the model
  * @property {string} [weights]  the address of a ViT's weights (safetensors), where they are offered
  *
  * @typedef {object} Preprocessing  as data/preprocessing.py
@@ -98,8 +100,9 @@
  * @property {number} mostNumbers  in one result
  * @property {(progress: Progress, onList: (models: Model[]) => Model | null | void) => Promise<void>} start  load what
  *   is needed; the list of models comes first, and of these the one that `onList` returns, or else the first
- * @property {(model: Model) => boolean} isReady  whether it runs at once
+ * @property {(model: Model) => boolean} isReady  whether all of its results are there at once
  * @property {(model: Model) => Promise<void>} load  make a model ready that is not
+ * @property {(model: ViTModel) => Promise<Weights>} weights  where they are offered
  * @property {(model: Model) => Promise<Samples>} samples
  * @property {(model: Model, request: LookRequest, signal?: AbortSignal) => Promise<LookResult>} look
  */
@@ -115,21 +118,11 @@ export function isAbort(error) {
   return error instanceof DOMException && error.name === "AbortError";
 }
 
-/**
- * Return the engine that index.html names or, if it says "auto", the one that engine.json next to it names.
- * @returns {Promise<Engine>}
- */
+/** Return the engine that index.html names. @returns {Promise<Engine>} */
 export async function chooseEngine() {
-  const meta = document.querySelector('meta[name="vitreous-engine"]')?.getAttribute("content") ?? "auto";
-  const kind = meta === "auto" ? await configuredEngine() : meta;
+  const kind = document.querySelector('meta[name="vitreous-engine"]')?.getAttribute("content");
   if (kind === "browser") return new (await import("./engine-browser.js")).BrowserEngine();
   return new (await import("./engine-http.js")).HttpEngine();
-}
-
-async function configuredEngine() {
-  const response = await fetch("engine.json").catch(() => null);
-  const config = response?.ok ? await response.json().catch(() => null) : null;
-  return config?.engine;
 }
 
 /** @param {unknown} document  of /v1/models or models.json @returns {Model[]} */

@@ -33,12 +33,14 @@
  * @property {Float32Array} features  (D,): what the last matrix multiplies
  * @property {Float32Array} logits  (classes,)
  * @property {Float32Array} probabilities  (classes,)
+ * @property {Float32Array} lens  (L + 1, classes): the probabilities read out after the embedding and after each layer
  *
  * @typedef {object} TraceMasks
  * @property {ArrayLike<number> | null} headMask  (L · H), 0 removes the head
  * @property {ArrayLike<number> | null} kept  (P,), 0 where a patch is removed or skipped
  */
 
+import { multiply } from "./train/kernels.js";
 import { numPatches, numTokens, patchOffset, softmax } from "./vit-maths.js";
 
 const MOST_PRODUCTS = 400_000_000; // about half a second
@@ -48,12 +50,18 @@ const MOST_PRODUCTS = 400_000_000; // about half a second
  * @param {ViTModel} model @returns {"noWeights" | "otherModel" | "tooLarge" | null}
  */
 export function whyNotTraced(model) {
-  const { architecture: its, weights, depth, dim, pool } = model;
+  const { architecture: its, weights, pool } = model;
   if (!weights || !its) return "noWeights";
   if (its.has_stem || its.fit === "resize" || !["learned", "learned-2d", "none"].includes(its.positions)) return "otherModel";
   if (pool === "seq") return "otherModel";
-  const products = depth * numTokens(model) * (4 * dim * dim + 2 * dim * its.mlp_dim + 2 * dim * numTokens(model));
-  return products > MOST_PRODUCTS ? "tooLarge" : null;
+  return productsOf(model) > MOST_PRODUCTS ? "tooLarge" : null;
+}
+
+/** Return how many products a forward pass takes, about. @param {ViTModel} model */
+export function productsOf(model) {
+  const { depth, dim, architecture } = model;
+  const tokens = numTokens(model);
+  return depth * tokens * (4 * dim * dim + 2 * dim * (architecture?.mlp_dim ?? 4 * dim) + 2 * dim * tokens);
 }
 
 /**
@@ -64,13 +72,7 @@ export function whyNotTraced(model) {
 export function linear(x, weight, bias, width = weight.length / (bias?.length ?? 1)) {
   const [rows, out] = [x.length / width, weight.length / width];
   const y = new Float32Array(rows * out);
-  for (let r = 0; r < rows; r++) {
-    for (let o = 0; o < out; o++) {
-      let total = bias ? bias[o] : 0;
-      for (let i = 0, a = r * width, b = o * width; i < width; i++, a++, b++) total += x[a] * weight[b];
-      y[r * out + o] = total;
-    }
-  }
+  multiply(y, x, weight, rows, out, width, bias);
   return y;
 }
 
@@ -246,12 +248,17 @@ export function forward(model, weights, pixels, { headMask, kept }) {
     stream = output;
   }
 
-  const normed = norm(stream, "norm");
-  const pooled = pool === "cls" ? normed.slice(0, dim) : meanOf(normed, dim, keptTokens);
-  const features = weights["pre_logits.weight"] ? project(pooled, "pre_logits").map(Math.tanh) : pooled;
-  const logits = project(features, "head", features.length);
-  const probabilities = softmax(logits.map((logit) => logit / temperature));
-  return { image, embedded, tokens, layers, normed, pooled, features, logits, probabilities };
+  const readOut = (/** @type {Float32Array} */ z) => {
+    const normed = norm(z, "norm");
+    const pooled = pool === "cls" ? normed.slice(0, dim) : meanOf(normed, dim, keptTokens);
+    const features = weights["pre_logits.weight"] ? project(pooled, "pre_logits").map(Math.tanh) : pooled;
+    const logits = project(features, "head", features.length);
+    return { normed, pooled, features, logits, probabilities: softmax(logits.map((logit) => logit / temperature)) };
+  };
+  const classes = weights["head.bias"].length;
+  const lens = new Float32Array((depth + 1) * classes);
+  [tokens, ...layers.map(({ output }) => output)].forEach((z, layer) => lens.set(readOut(z).probabilities, layer * classes));
+  return { image, embedded, tokens, layers, lens, ...readOut(stream) };
 }
 
 /** Return the mean of the rows that are kept. @param {Float32Array} x @param {number} width @param {number[] | null} kept */

@@ -11,7 +11,6 @@ import { hideParts, isHidden } from "./hide.js";
 import { Input } from "./input.js";
 import { Painter } from "./painting.js";
 import { markPending } from "./pending.js";
-import { mountPlay } from "./play/play.js";
 import { Requests, showError } from "./requests.js";
 import { KINDS, Session } from "./session.js";
 import { offerSharing, showNotice } from "./sharing.js";
@@ -48,6 +47,7 @@ class Page {
       });
       await fitted;
       this.#requests.predict();
+      const { mountPlay } = await import("./play/play.js"); // after the first prediction
       mountPlay(byId("play"), { session, update: (change) => this.update(change, true) });
     } catch (error) {
       showError(error);

@@ -119,10 +119,10 @@ export class Painter {
 
   /** Paint new results, with the time they took. @param {number} since  the time of the user's action */
   paintPrediction(since) {
-    const { vit, results } = this.session;
-    if (vit !== null && results.vit !== null) {
+    const { engine, vit, results } = this.session;
+    if (engine !== null && vit !== null && results.vit !== null) {
       const masks = { headMask: this.session.masks().headMask?.flat() ?? null, kept: results.vit.kept ?? null };
-      this.tracing.request({ model: vit, pixels: results.pixels, masks });
+      this.tracing.request({ engine, model: vit, pixels: results.pixels, masks });
     }
     this.paint();
     this.diagram.pulse();

@@ -9,6 +9,7 @@
 
 import { setText } from "./dom.js";
 import { EngineError, isAbort } from "./engine.js";
+import { productsOf } from "./forward.js";
 import { Latest } from "./latest.js";
 import { markPending } from "./pending.js";
 import { PictureError } from "./picture-files.js";
@@ -18,7 +19,7 @@ import { blanked, numPatches } from "./vit-maths.js";
 
 const PAUSE = 140; // ms after the last stroke, before the slow maps are requested
 const LIVE_COST = 30; // ms that a slow map may take to be requested with every stroke
-const MANY_PATCHES = 256; // a map that takes this many runs of the model is computed only if it is shown
+const MOST_PRODUCTS = 2e10; // a map that takes more is computed only if it is shown; seconds on one core
 
 export class Requests {
   /** @type {Latest<number>} */
@@ -86,7 +87,7 @@ export class Requests {
       session.slowMaps.stale = true;
       showError(null);
       painter.paintPrediction(since);
-      if (cnn !== null && !hasCnn) this.#load(cnn);
+      for (const model of [vit, cnn]) if (model !== null && !engine.isReady(model)) this.#load(model);
       if (isNewest() && vit !== null) {
         this.#timer = setTimeout(() => void this.#requestSlowMaps(vit, { pixels, ...masks }), PAUSE);
         markPending({ maps: true });
@@ -98,7 +99,7 @@ export class Requests {
     }
   }
 
-  /** Load the model that is compared, then predict with it too. @param {Model} model */
+  /** Load the rest of a model, then predict with it too. @param {Model} model */
   #load(model) {
     const { engine } = this.session;
     if (engine === null || this.#beingLoaded.has(model)) return;
@@ -136,8 +137,10 @@ export class Requests {
     try {
       /** @type {Want[]} */
       const slow = engine?.hasGradients ? ["patch_removal", "relevance"] : ["patch_removal"];
-      const want = slow.filter((name) => name === session.state.view || numPatches(vit) <= MANY_PATCHES);
-      const maps = await engine?.look(vit, { ...request, want }, this.#slowMaps.signal);
+      const runs = { patch_removal: numPatches(vit), relevance: 3 }; // a backward pass counts as two
+      const isQuick = (/** @type {Want} */ name) => runs[/** @type {"relevance"} */ (name)] * productsOf(vit) <= MOST_PRODUCTS;
+      const want = slow.filter((name) => name === session.state.view || isQuick(name));
+      const maps = want.length === 0 ? {} : await engine?.look(vit, { ...request, want }, this.#slowMaps.signal);
       if (session.results !== results || results.vit === null || maps === undefined) return; // of an earlier drawing
       results.vit = { ...results.vit, patch_removal: maps.patch_removal, relevance: maps.relevance };
       session.slowMaps = { stale: want.length < slow.length, milliseconds: performance.now() - start };

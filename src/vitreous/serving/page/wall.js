@@ -22,6 +22,7 @@ import { percent, tokenName, wholePercent } from "./words.js";
 
 const BEFORE = /** @type {const} */ (["normed", "q", "k", "v"]);
 const AFTER = /** @type {const} */ (["middle", "normedMiddle", "active", "output"]);
+const MANY_LAYERS = 8; // each has little room: its number is its name
 const FEW_CLASSES = 20; // of more, the names are not written
 
 export class Wall {
@@ -61,14 +62,15 @@ export class Wall {
       label("read", text("short.read")),
     );
     const layers = range(model.depth).map((layer) => this.#layer(layer, model, actions, node));
-    const classes = make("div", { class: "classes", "aria-hidden": "true" },
+    const inWords = model.class_names.some((name) => name.length > 3);
+    const classes = make("div", { class: `classes${inWords ? " words" : ""}`, "aria-hidden": "true" },
       ...model.class_names.slice(0, FEW_CLASSES).map((name) => make("span", {}, name)));
     const out = make("div", { class: `out${model.class_names.length > FEW_CLASSES ? " many" : ""}`, "data-part": "out" },
       make("p", { class: "end-title" }, text("wall.out")),
       node("final").titled(),
       make("div", { class: "logits" }, classes, node("logits", -1, "column").titled(text("short.logits")), node("probabilities", -1, "column").titled("p")),
     );
-    const columns = make("div", { class: "layers", "data-part": "wall" }, labels, ...layers);
+    const columns = make("div", { class: `layers${model.depth > MANY_LAYERS ? " many" : ""}`, "data-part": "wall" }, labels, ...layers);
     columns.style.setProperty("--layers", String(model.depth));
     columns.style.setProperty("--heads", String(model.num_heads + 1));
     columns.style.setProperty("--classes", String(model.class_names.length));
@@ -82,7 +84,9 @@ export class Wall {
    * @param {(name: import("./nodes.js").NodeName, layer: number) => NodeView} node
    */
   #layer(layer, model, actions, node) {
-    const name = makeButton({ class: "layer-name" }, () => actions.openLayer(layer), text("layer", layer + 1));
+    const title = text("layer", layer + 1);
+    const shown = model.depth > MANY_LAYERS ? String(layer + 1) : title;
+    const name = makeButton({ class: "layer-name", "aria-label": title }, () => actions.openLayer(layer), shown);
     const thumbs = [...range(model.num_heads), -1].map((head) => new HeadThumb(layer, head, actions));
     const read = make("p", { class: "read number" });
     this.#thumbs.push(...thumbs);
@@ -113,7 +117,8 @@ export class Wall {
     this.#reads.forEach((read, l) => {
       const row = lens?.data.subarray((l + 1) * classes, (l + 2) * classes);
       const best = row ? argmax(row) : -1;
-      setText(read, row ? `${vit.class_names[best]} · ${wholePercent(row[best])}` : "");
+      const share = vit.depth > MANY_LAYERS ? "" : ` · ${wholePercent(row?.[best] ?? 0)}`;
+      setText(read, row ? `${vit.class_names[best]}${share}` : "");
       setAttributes(read, { "aria-label": row ? text("wall.read", l + 1, vit.class_names[best], percent(row[best])) : null, role: row ? "img" : null });
     });
     this.#names.forEach((name, l) => setAttributes(name, { "aria-current": l === layer ? "true" : null }));

@@ -54,7 +54,7 @@ export function unlikeSentence(predictions) {
 
 /** @param {number} count */
 export function thousands(count) {
-  return count.toLocaleString("en").replaceAll(",", "\u2009");
+  return count.toLocaleString("en").replaceAll(",", "\u202f");
 }
 
 /** @param {number} bytes */

@@ -1,5 +1,6 @@
 /**
- * Things to try on the current input: fool the model, move a patch, break it, keep a card.
+ * Things to try on the current input: fool the model, move a patch, keep a card, train one; next to the predictions, break
+ * it.
  *
  * @import { Session } from "../session.js"
  * @import { State } from "../state.js"
@@ -13,6 +14,8 @@
  * @property {() => void} refresh  the results changed
  */
 
+import { byId, make } from "../dom.js";
+import { text } from "../texts.js";
 import { BreakIt } from "./break.js";
 import { FoolIt } from "./fool.js";
 import { MovePatch } from "./move.js";
@@ -21,15 +24,23 @@ import { ShareCard } from "./share-card.js";
 /** @param {HTMLElement} place  <section id="play"> @param {Host} host */
 export function mountPlay(place, host) {
   /** @type {Part[]} */
-  const parts = [new FoolIt(host), new MovePatch(host), new BreakIt(host), new ShareCard(host)];
-  place.classList.add("play");
-  place.replaceChildren(...parts.map(({ element }) => element));
+  const parts = [new FoolIt(host), new MovePatch(host), new ShareCard(host)];
+  const broken = new BreakIt(host);
+  place.replaceChildren(...parts.map(({ element }) => element), trainOne());
+  byId("break-place").replaceChildren(broken.element);
+  parts.push(broken);
   const refresh = () => {
     if (document.documentElement.dataset.status === "idle") for (const part of parts) part.refresh();
   };
   // The page marks itself idle once all results are shown, whoever asked for them.
   new MutationObserver(refresh).observe(document.documentElement, { attributeFilter: ["data-status"] });
   refresh();
+}
+
+function trainOne() {
+  const link = make("a", { href: `train.html${location.search}`, class: "button" }, text("learn.start"));
+  const about = make("p", { class: "small soft" }, text("learn.about"));
+  return make("div", { class: "play-part", id: "learn" }, make("h3", {}, text("learn.title")), about, make("p", { class: "row" }, link));
 }
 
 /** Whether two images are the same. @param {Uint8Array | null} one @param {Uint8Array | null} other */
