@@ -145,7 +145,7 @@ def fit_model(checkpoint: Checkpoint, asked: Mapping[str, Any]) -> tuple[ViT, Ch
     path = checkpoint.path
     if "num_classes" not in asked and not checkpoint.has_head:
         raise CheckpointError(
-            f"{str(path)!r} is a backbone without a classifier: give num_classes=… (--num-classes) to start one at zero"
+            f"{str(path)!r} is a backbone without a classifier: give --num-classes to start one at zero"
         )
     try:
         config = checkpoint.config.replace(**asked)
