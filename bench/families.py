@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from vitreous.checkpoints import load_model, read_checkpoint, save_model
 from vitreous.errors import CheckpointError
+from vitreous.inspection.reproduction import require_reproduction
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 24, "patch_size": 6}
 _TEXT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 50,
@@ -102,6 +103,7 @@ def measure(folder: Path, name: str, theirs: Tensor, **arguments: Any) -> Row:
     model, checkpoint = load_model(folder, **({} if is_logits else {"num_classes": TINY.num_classes}), **arguments)
     taps: dict[str, Tensor] = {}
     logits = model(images, taps)
+    require_reproduction(model, images)  # what `vitreous look` requires before it draws
     ours = logits if is_logits else taps["pooled"]
     return Row(name, "in" if is_logits else "in, backbone", (ours - theirs).abs().max().item(), checkpoint.report)
 
@@ -273,7 +275,20 @@ def page() -> str:
     rows = [measure_family(name, cases) for cases in (FAMILIES, OUT) for name in cases]
     rows += [parity.measure(case, TINY) for case in (MAIN_CASES | VARIANTS).values()]
     table = ["| refused | why |", "|---|---|", *(f"| {name} | {refusal(name)} |" for name in REFUSED)]
-    return "\n".join([_BEGIN, "", parity.table(rows), "", *table, "", _END])
+    return "\n".join([_BEGIN, "", parity.table(rows), "", *table, "", *_attacks(), _END])
+
+
+def _attacks() -> list[str]:
+    """Return what bench/survey.py and bench/mutations.py find; some ten minutes of CPU time."""
+    import mutations
+    import survey
+
+    survey.quiet()
+    return [
+        "### Every ViT of two libraries", "", survey.__doc__.split("\n\n")[2].strip(), "",
+        survey.tables(survey.survey()), "", "### Every field of a configuration", "",
+        mutations.__doc__.split("\n\n")[2].strip(), "", mutations.table(), "",
+    ]  # fmt: skip
 
 
 def main() -> None:

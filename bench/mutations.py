@@ -13,6 +13,7 @@ import argparse
 import copy
 import inspect
 import json
+import logging
 import tempfile
 import warnings
 from collections import Counter
@@ -239,22 +240,34 @@ def outcomes(base: str, only: str = "") -> Iterator[tuple[Change, str, str]]:
             yield change, kind if difference < TOLERANCE else f"WRONG by {difference:.1e}", ""
 
 
+def table(only: str = "", field: str = "", verbose: bool = False) -> str:
+    """Return the counts per base as Markdown; print what is wrong."""
+    kinds = ("followed", "no effect", "refused", "refused by the library", "WRONG", "CRASH")
+    heads = ("same change in ours", "no effect in either", "refused", "refused by the library, ours unchanged", "wrong")
+    lines = [f"| changed | changes | {' | '.join(heads)} |", "|---" * (len(heads) + 2) + "|"]
+    for base in BASES:
+        if only not in base:
+            continue
+        counts: Counter[str] = Counter()
+        for change, kind, words in outcomes(base, field):
+            counts[kind.split(" by ")[0] if kind.startswith("WRONG") else kind] += 1
+            if verbose or kind.startswith(("WRONG", "CRASH")):
+                print(base, change, kind, words[-200:], sep=" | ", flush=True)
+        numbers = [counts[kind] for kind in kinds]
+        cells = [base, sum(counts.values()), *numbers[:4], numbers[4] + numbers[5]]
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", default="", help="a part of a base's name")
     parser.add_argument("--field", default="", help="a part of a change")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
+    logging.getLogger("vitreous.checkpoints").setLevel(logging.ERROR)
     quiet()
-    for base in BASES:
-        if arguments.only not in base:
-            continue
-        counts: Counter[str] = Counter()
-        for change, kind, words in outcomes(base, arguments.field):
-            counts[kind.split(" by")[0]] += 1
-            if arguments.verbose or kind.startswith(("WRONG", "CRASH")):
-                print(base, change, kind, words[-200:], sep=" | ", flush=True)
-        print(base, dict(counts), flush=True)
+    print(table(arguments.only, arguments.field, arguments.verbose))
 
 
 if __name__ == "__main__":

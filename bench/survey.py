@@ -15,10 +15,11 @@ import argparse
 import contextlib
 import logging
 import os
+import re
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,6 +31,7 @@ from torch import Tensor, nn
 
 from vitreous.checkpoints import load_model
 from vitreous.checkpoints.assumptions import PRE_NORM_BLOCKS
+from vitreous.checkpoints.hf_config import FAMILIES
 from vitreous.errors import CheckpointError
 
 TOLERANCE = 1e-5  # relative; other kernels differ by a tenth of it, another ε or GELU by 1e-4 and more
@@ -38,7 +40,7 @@ CLASSES = 7
 TIMM_MODULES = (
     "vision_transformer", "deit", "beit", "eva", "vision_transformer_hybrid", "vision_transformer_relpos",
     "vision_transformer_sam", "naflexvit", "vitamin", "cait", "xcit", "tnt", "volo", "crossvit", "convit", "pit",
-    "deepseek_vit", "gemma4_vit", "qwen3_vit", "swin_transformer", "mlp_mixer", "hiera", "levit", "twins",
+    "deepseek_vit", "gemma4_vit", "qwen3_vit", "swin_transformer", "mlp_mixer", "hiera", "levit",
 )  # fmt: skip
 #: Classes of transformers besides those of its table of image classifiers.
 HF_CLASSES = (
@@ -55,6 +57,8 @@ HF_CLASSES = (
     "MetaClip2ForImageClassification", "BertModel",
 )  # fmt: skip
 
+READ_CLASSES = {name for family in FAMILIES.values() for name in family.classes}
+
 Kind = Literal["equal", "refused", "WRONG", "CRASH", "UNCHECKED", "assumed", "not built"]
 
 
@@ -66,6 +70,15 @@ class Outcome:
     kind: Kind
     difference: float = 0.0
     reason: str = ""  # of a refusal; what went wrong
+
+    @property
+    def family(self) -> str:
+        """timm's module; of transformers, whether the class is one that vitreous reads."""
+        if self.library == "timm":
+            from timm.models import _registry
+
+            return _registry._model_to_module[self.name]
+        return "classes that vitreous reads" if self.name in READ_CLASSES else "other classes"
 
 
 # --- comparing ---------------------------------------------------------------------------------------------
@@ -288,8 +301,6 @@ def survey_hf(kind: str, **others: Any) -> Iterator[Outcome]:
 def quiet() -> None:
     """Make the libraries importable and silent."""
     declare_torchvision_operators()
-    warnings.simplefilter("ignore")
-    logging.getLogger("vitreous.checkpoints").setLevel(logging.ERROR)
     from transformers.utils import logging as hf_logging
 
     hf_logging.set_verbosity(hf_logging.CRITICAL)
@@ -304,26 +315,56 @@ def survey(only: str = "") -> Iterator[Outcome]:
                 yield from run(name)
 
 
+def tables(outcomes: Iterable[Outcome]) -> str:
+    """Return the counts per family, and of each library's refusals per reason, as Markdown."""
+    by_family: dict[tuple[str, str], list[Outcome]] = {}
+    reasons: Counter[tuple[str, str]] = Counter()
+    for each in outcomes:
+        by_family.setdefault((each.library, each.family), []).append(each)
+        if each.kind == "refused":
+            reasons[each.library, _without_names(each.reason)] += 1
+    lines = [
+        "| library | family | models | read, equal | largest difference | refused | assumed | wrong | not built |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for (library, family), rows in by_family.items():
+        counts = Counter(row.kind for row in rows)
+        largest = max((row.difference for row in rows if row.kind == "equal"), default=None)
+        wrong = counts["WRONG"] + counts["CRASH"] + counts["UNCHECKED"]
+        cells = [
+            library, family, len({row.name for row in rows}), counts["equal"],
+            "–" if largest is None else f"{largest:.1e}", counts["refused"], counts["assumed"], wrong,
+            counts["not built"],
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
+    lines += ["", "| library | refused | files |", "|---|---|---|"]
+    lines += [f"| {library} | {reason} | {count} |" for (library, reason), count in reasons.most_common()]
+    return "\n".join(lines)
+
+
+def _without_names(reason: str) -> str:
+    """Return a refusal without what differs from model to model."""
+    reason = reason.split("\n")[0]
+    reason = re.sub(r"(the architecture|names an?|names the architecture) '[\w-]+'", r"\1 …", reason)
+    reason = re.sub(r"its \d+ tensors \([^)]*\) match", "its tensors match", reason)
+    reason = re.sub(r"; it reads .*| \(it is distilled\)", "", reason)
+    return re.sub(r"\d+ of \d+ tensors; .*", "parts are missing or left over, which are listed", reason)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="a part of a model's name")
     parser.add_argument("--verbose", action="store_true")
     arguments = parser.parse_args()
-    counts: Counter[tuple[str, str, str]] = Counter()
+    warnings.simplefilter("ignore")
+    logging.getLogger("vitreous.checkpoints").setLevel(logging.ERROR)  # what is assumed is stated here
+    found = []
     for outcome in survey(arguments.only):
-        counts[outcome.library, outcome.saved, outcome.kind] += 1
+        found.append(outcome)
         if arguments.verbose or outcome.kind in ("WRONG", "CRASH", "UNCHECKED"):
-            print(
-                outcome.library,
-                outcome.name,
-                f"({outcome.saved})",
-                outcome.kind,
-                f"{outcome.difference:.1e}",
-                outcome.reason,
-                flush=True,
-            )
-    for key, count in sorted(counts.items()):
-        print(*key, count)
+            words = f"{outcome.name} ({outcome.saved}) {outcome.kind} {outcome.difference:.1e} {outcome.reason}"
+            print(outcome.library, words, flush=True)
+    print(tables(found))
 
 
 if __name__ == "__main__":

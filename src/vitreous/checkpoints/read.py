@@ -207,7 +207,7 @@ def _detect(tensors: Mapping[str, Tensor]) -> tuple[Layout, list[str]]:
             return layout, sorted(prefixes, key=lambda prefix: (len(prefix), prefix))
     names = ", ".join(layout.name for layout in LAYOUTS)
     shown = ", ".join(sorted(tensors)[:3])
-    raise CheckpointError(f"its {len(tensors)} tensors ({shown} …) match no supported layout: {names}")
+    raise CheckpointError(f"its {len(tensors)} tensors ({shown} …) match no ViT's layout that vitreous reads: {names}")
 
 
 def _without_base(prefix: str, bases: tuple[str, ...]) -> str:

@@ -45,7 +45,7 @@ _REFUSED_NAMES = {
     r"beit3": "LayerNorms inside attention and MLP",
     r"rel_?pos|beit|samvit": "relative position biases",
     r"hybrid|resnet|_r\d+|vitamin": "a convolutional network in front of the transformer",
-    r"^(cait|convit|crossvit|xcit|tnt|volo|pit|swin|hiera|levit|twins)": "other blocks than the paper's",
+    r"^(cait|convit|crossvit|xcit|tnt|volo|pit|swin|hiera|levit)": "other blocks than the paper's",
     r"mixer|mlp_|gmlp|resmlp": "no attention",
     r"^(deepseek|gemma4|qwen3)_vit": "rotary positions (rope) or other blocks",
     r"naflex": "positions resized for every image (NaFlex)",
