@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from vitreous.checkpoints import load_model, read_checkpoint, save_model
 from vitreous.errors import CheckpointError
+from vitreous.inspection.reproduction import require_reproduction
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "image_size": 24, "patch_size": 6}
 _TEXT = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 50,
@@ -102,6 +103,7 @@ def measure(folder: Path, name: str, theirs: Tensor, **arguments: Any) -> Row:
     model, checkpoint = load_model(folder, **({} if is_logits else {"num_classes": TINY.num_classes}), **arguments)
     taps: dict[str, Tensor] = {}
     logits = model(images, taps)
+    require_reproduction(model, images)  # what `vitreous look` requires before it draws
     ours = logits if is_logits else taps["pooled"]
     return Row(name, "in" if is_logits else "in, backbone", (ours - theirs).abs().max().item(), checkpoint.report)
 
@@ -138,6 +140,8 @@ FAMILIES: dict[str, Case] = {
     "Hugging Face ViT": _hf("ViTForImageClassification", **_SEVEN),
     "Hugging Face ViT, sharded": _hf("ViTForImageClassification", {"max_shard_size": "20KB"}, **_SEVEN),
     "Hugging Face DeiT, not distilled": _hf("DeiTForImageClassification", **_SEVEN),
+    "Hugging Face MSN": _hf("ViTMSNForImageClassification", **_SEVEN),
+    "Hugging Face I-JEPA": _hf("IJepaForImageClassification", **_SEVEN),
     "Hugging Face MAE, encoder": _hf("ViTMAEModel", mask_ratio=0.0),
     "Hugging Face MAE, with its decoder": _hf(
         "ViTMAEForPreTraining", mask_ratio=0.0, decoder_hidden_size=16, decoder_num_attention_heads=2,
@@ -153,6 +157,9 @@ FAMILIES: dict[str, Case] = {
     "timm folder": _timm(),
     "timm folder, mean, no class token": _timm(class_token=False, global_pool="avg", fc_norm=False),
     "timm folder, mean beside a class token": _timm(global_pool="avg", fc_norm=False),
+    "timm folder, mean, fc_norm (timm's default)": _timm(global_pool="avg"),
+    "timm folder, mean, fc_norm, no class token": _timm(global_pool="avg", class_token=False, reg_tokens=2),
+    "timm folder, class token, fc_norm": _timm(fc_norm=True),
     "timm folder, registers": _timm(reg_tokens=4),
     "timm folder, registers without position": _timm(reg_tokens=4, no_embed_class=True),
     "timm folder, registers, mean": _timm(reg_tokens=2, class_token=False, global_pool="avg", fc_norm=False),
@@ -204,6 +211,7 @@ OUT: dict[str, Case] = {
     "Google npz, opened by timm": _google_out,
     "timm folder, registers": _timm_out(registers=3),
     "timm folder, registers, mean": _timm_out(registers=2, pool="mean"),
+    "timm folder, mean, fc_norm": _timm_out(pool="mean", norm_after_pool=True),
     "timm folder, ε 1e-5, quick GELU": _timm_out(norm_eps=1e-5, gelu="quick"),
     "timm folder, CLIP": _clip_out,
     "Hugging Face ViT, quick GELU": lambda name, folder: parity.hf_out(TINY.replace(gelu="quick"), folder, name),
@@ -226,7 +234,6 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
         "timm, global_pool max": ({"global_pool": "max", "fc_norm": False}, "the maximum over the patches"),
         "timm, global_pool avgmax": ({"global_pool": "avgmax", "fc_norm": False}, "average and maximum"),
         "timm, global_pool map": ({"global_pool": "map"}, "attention pooling"),
-        "timm, global_pool avg with fc_norm": ({"global_pool": "avg"}, "LayerNorm after pooling"),
         "timm, qk_norm": ({"qk_norm": True}, "queries and keys"),
         "timm, SwiGLU": ({"architecture": "vit_giant_patch14_dinov2"}, "SwiGLU"),
         "timm, residual post-norm": ({"architecture": "vit_base_patch16_rpn_224"}, "post-norm"),
@@ -268,7 +275,20 @@ def page() -> str:
     rows = [measure_family(name, cases) for cases in (FAMILIES, OUT) for name in cases]
     rows += [parity.measure(case, TINY) for case in (MAIN_CASES | VARIANTS).values()]
     table = ["| refused | why |", "|---|---|", *(f"| {name} | {refusal(name)} |" for name in REFUSED)]
-    return "\n".join([_BEGIN, "", parity.table(rows), "", *table, "", _END])
+    return "\n".join([_BEGIN, "", parity.table(rows), "", *table, "", *_attacks(), _END])
+
+
+def _attacks() -> list[str]:
+    """Return what bench/survey.py and bench/mutations.py find; some ten minutes of CPU time."""
+    import mutations
+    import survey
+
+    survey.quiet()
+    return [
+        "### Every ViT of two libraries", "", survey.__doc__.split("\n\n")[2].strip(), "",
+        survey.tables(survey.survey()), "", "### Every field of a configuration", "",
+        mutations.__doc__.split("\n\n")[2].strip(), "", mutations.table(), "",
+    ]  # fmt: skip
 
 
 def main() -> None:

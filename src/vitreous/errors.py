@@ -86,6 +86,7 @@ ARGUMENTS = {
     "--from": "weights", "--jobs": "jobs", "--most": "most", "--num-classes": "num_classes",
     "--num-heads": "num_heads", "--per-class": "per_class", "--pool": "pool", "--run": "run", "--seeds": "seeds",
     "--seconds": "budget_seconds", "--split": "split", "--test": "test_index", "--threads": "threads", "--to": "to",
+    "--trained-size": "trained_size",
 }  # fmt: skip
 SWITCHES = {
     "--approximate": "approximate", "--quick": "quick", "--resume": "resume", "--skip-corrupt": "skip_corrupt",

@@ -66,7 +66,7 @@ def test_the_arguments_change_the_model(file, logits_of):
 def test_a_class_token_that_is_not_there_is_not_pooled(tiny, tmp_path):
     state = {name: tensor.clone() for name, tensor in tiny(pool="mean").state_dict().items()}
     save_file(state, tmp_path / "w.safetensors")
-    with pytest.raises(CheckpointError, match="the weights have none: give pool=mean"):
+    with pytest.raises(CheckpointError, match="the weights have none: give pool='mean'"):
         read_checkpoint(tmp_path / "w.safetensors", num_heads=4, pool="cls")
 
 
@@ -83,3 +83,28 @@ def test_our_own_files_state_everything(tiny, tmp_path, caplog):
     assert not checkpoint.assumptions
     assert not caplog.records
     assert torch.equal(checkpoint.tensors["reg_token"], tiny(registers=2, pool="mean").reg_token)
+
+
+def test_a_norm_after_the_pooling_is_taken_for_mean_pooling(tiny, tmp_path, logits_of):
+    """As in MAE's fine-tuned files: a class token, fc_norm, and no norm."""
+    model = tiny(pool="mean", norm_after_pool=True)
+    state = {name.replace("norm.", "fc_norm.") if name.startswith("norm.") else name: tensor.clone()
+             for name, tensor in model.state_dict().items()}  # fmt: skip
+    save_file(state, tmp_path / "w.safetensors")
+    read, checkpoint = load_model(tmp_path / "w.safetensors", num_heads=4, gelu="erf", norm_eps=1e-6)
+    assert checkpoint.assumptions[0] == "the patches are averaged before the final LayerNorm (fc_norm) (pool)"
+    assert "not after (vit_*_rpn_* do" in checkpoint.assumptions[1]  # the same tensors: nothing shows the difference
+    torch.testing.assert_close(logits_of(read, read.config), logits_of(model, model.config))
+    with_class_token = state | {"cls_token": torch.randn(1, 1, 32), "pos_embed": torch.randn(1, 17, 32)}
+    save_file(with_class_token, tmp_path / "mae.safetensors")
+    mae = read_checkpoint(tmp_path / "mae.safetensors", num_heads=4)
+    assert (mae.config.pool, mae.config.norm_after_pool, mae.config.registers) == ("mean", True, 1)
+    cls = read_checkpoint(tmp_path / "mae.safetensors", num_heads=4, pool="cls")
+    assert (cls.config.pool, cls.config.norm_after_pool) == ("cls", False)
+
+
+def test_two_final_norms_are_refused(tiny, tmp_path):
+    state = {name: tensor.clone() for name, tensor in tiny().state_dict().items()}
+    save_file(state | {"fc_norm.weight": torch.ones(32), "fc_norm.bias": torch.zeros(32)}, tmp_path / "w.safetensors")
+    with pytest.raises(CheckpointError, match="before the pooling and another after it"):
+        read_checkpoint(tmp_path / "w.safetensors", num_heads=4)

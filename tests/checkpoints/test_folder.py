@@ -28,7 +28,7 @@ def test_parts_of_a_folder(tiny, tmp_path):
     for wrong, match in (
         ({}, "should list files"), (listed | {"x": "a.safetensors"}, "does not hold the tensors"),
         (listed | {names[0]: "../a.safetensors"}, "not in its folder"),
-        (listed | {"x": "c.safetensors"}, "cannot read"),
+        (listed | {"x": "c.safetensors"}, "lists 'c.safetensors', which is not there: download it"),
         ({name: listed[name] for name in names[1:]}, "does not hold the tensors"),
     ):  # fmt: skip
         index.write_text(json.dumps({"weight_map": wrong}))

@@ -11,10 +11,10 @@ import random
 from typing import Any
 
 import families
+import mutations
 import pytest
 import torch
 
-from vitreous.checkpoints import load_model
 from vitreous.errors import CheckpointError
 
 CHANGES = 10  # per family, one to two seconds; while this was written, 50 to 400 of each were tried
@@ -82,61 +82,46 @@ def mutate(config: dict[str, Any], rng: random.Random) -> tuple[str, dict[str, A
     return name, result
 
 
-def peer_output(family: str, folder, images) -> torch.Tensor | None:
-    """Return what the peer computes from the folder; None if it cannot."""
-    try:
-        if family == "timm":
-            import timm
-
-            return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()(images)
-        import transformers
-
-        model = getattr(transformers, family).from_pretrained(folder, dtype=torch.float32).eval()
-        return (
-            families.logits_of(model, images)
-            if family.endswith("Classification")
-            else families.pooled_of(model, images)
-        )
-    except Exception:  # whatever a peer raises for a configuration that makes no sense
-        return None
-
-
-def our_output(folder, images, is_logits: bool) -> torch.Tensor:
-    model, _ = load_model(folder, **({} if is_logits else {"num_classes": 7}))
-    taps: dict[str, torch.Tensor] = {}
-    logits = model(images, taps)
-    return logits if is_logits else taps["pooled"]
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_peers_numbers_or_a_refusal(family, tmp_path, timm, transformers_vit):
-    from transformers.utils import logging
-
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    is_logits = family.endswith("Classification") or family == "timm"
-    if family == "timm":
-        families.save_timm(families.timm_model(), tmp_path)
-    else:
-        families.save_hf(families.hf_model(family, **({"num_labels": 7} if is_logits else {})), tmp_path)
+    mutations.quiet()
+    mutations.save_base(family, tmp_path)
     path, images = tmp_path / "config.json", families.images_for(families.TINY)
     config, rng = json.loads(path.read_text()), random.Random(family)
     accepted = refused = 0
     with torch.no_grad():
-        plain = our_output(tmp_path, images, is_logits)
+        plain = mutations.our_output(family, tmp_path, images)
         for _ in range(CHANGES):
             name, other = mutate(config, rng)
             path.write_text(json.dumps(other))
             try:
-                ours = our_output(tmp_path, images, is_logits)
+                ours = mutations.our_output(family, tmp_path, images)
             except CheckpointError:
                 refused += 1
                 continue
-            theirs = peer_output(family, tmp_path, images)
+            theirs = mutations.peer_output(family, tmp_path, images)
             expected = plain if theirs is None else theirs
             assert ours.shape == expected.shape, (name, other)
             assert (ours - expected).abs().max() < TOLERANCE, (name, other)
             accepted += 1
     assert accepted
     assert refused
+
+
+#: base, a field: bench/mutations.py tries every field of every base, the page has its counts
+CHANGED = [("timm, CLIP", "architecture"), ("timm, mean and fc_norm", "fc_norm"), ("timm", "global_pool")]
+CHANGED += [
+    ("IJepaForImageClassification", "layer_norm_eps"),
+    ("CLIPVisionModel", "hidden_act"),
+    ("ViTModel", "pooler"),
+]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("base", "field"), CHANGED)
+def test_every_value_of_a_field(base, field, timm, transformers_vit):
+    mutations.quiet()
+    found = {str(change): kind for change, kind, _ in mutations.outcomes(base, field)}
+    assert len(found) > 1
+    assert not {change: kind for change, kind in found.items() if kind.startswith(("WRONG", "CRASH"))}

@@ -381,3 +381,30 @@ def test_small_files_that_imply_huge_models(tmp_path, tiny):
     save_file(state | {"norm.weight": torch.full((32,), float("nan"))}, tmp_path / "nan.safetensors")
     with pytest.raises(CheckpointError, match=r"NaN or infinity.*norm\.weight"):
         read_checkpoint(tmp_path / "nan.safetensors", num_heads=4)
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+STAND_INS = {
+    "nothing": (b"", "it is empty: download or save it again"),
+    "a Git LFS pointer": (LFS, "it is a Git LFS pointer, not the weights: run `git lfs pull`"),
+    "a web page": (b"\n<!DOCTYPE html><html>", "it is a web page, not the weights"),
+}
+
+
+@pytest.mark.parametrize("name", STAND_INS)
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pth", ".bin"])
+def test_what_is_found_in_place_of_weights_is_named(tmp_path, name, suffix):
+    contents, words = STAND_INS[name]
+    path = tmp_path / f"model{suffix}"
+    path.write_bytes(contents)
+    with pytest.raises(CheckpointError) as caught:
+        read_checkpoint(path)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["weights.zip", "weights.safetensors"])
+def test_a_zip_archive_is_to_be_unpacked(tmp_path, name):
+    with zipfile.ZipFile(tmp_path / name, "w") as archive:
+        archive.writestr("model.safetensors", b"x")
+    with pytest.raises(CheckpointError, match="it is a zip archive: unpack it"):
+        read_checkpoint(tmp_path / name)

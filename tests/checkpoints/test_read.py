@@ -281,7 +281,7 @@ def test_google_shapes_that_do_not_fit_are_listed(parity, tmp_path):
 
 
 def test_no_layout_at_all(write, tmp_path):
-    with pytest.raises(CheckpointError, match=r"its 1 tensors \(conv1\.weight …\) match no supported layout"):
+    with pytest.raises(CheckpointError, match=r"its 1 tensors \(conv1\.weight …\) match no ViT's layout"):
         read_checkpoint(write({"conv1.weight": torch.zeros(3, 3)}))
     with pytest.raises(CheckpointError, match="holds neither model"):
         read_checkpoint(tmp_path / "..")

@@ -171,7 +171,9 @@ VARIANTS = {
     ),
     "seq": TINY.replace(depth=1, pool="seq", positions="relative", head="mlp", patch_size=5, fit="resize"),
     "tokens": TINY.replace(depth=1, patch_size=4, window=8, embed_hidden=8, tokens=16),
-    "few tokens": TINY.replace(depth=1, patch_size=7, tokens=2, pool="mean"),  # masks remove both in some images
+    "few tokens": TINY.replace(
+        depth=1, patch_size=7, tokens=2, pool="mean", norm_after_pool=True
+    ),  # masks remove both in some images
     "cnn": CNNConfig(conv_channels=(4, 8), hidden=16),
 }
 

@@ -26,6 +26,7 @@ VARIANTS = {
     "no positions": {"positions": "none", "pool": "mean"},
     "registers": {"registers": 3},
     "registers, mean": {"registers": 1, "pool": "mean", "pre_norm": True, "gelu": "quick"},
+    "norm after the mean": {"pool": "mean", "norm_after_pool": True},
     "one patch": {"patch_size": 8},
     "many patches": {"image_size": (18, 16), "patch_size": 2},
 }

@@ -9,7 +9,7 @@ from torch import nn
 from vitreous.inspection.examination import examine
 from vitreous.inspection.query import LookError
 from vitreous.inspection.removal import ReducedViT
-from vitreous.inspection.reproduction import recompute_logits
+from vitreous.inspection.reproduction import recompute_stream, require_reproduction
 from vitreous.models.vit import Attention, Block, ViT
 
 
@@ -17,7 +17,8 @@ def test_every_variant_is_reproduced(any_vit, image_for):
     taps = {}
     with torch.no_grad():
         logits = any_vit(image_for(any_vit)[None], taps)
-        torch.testing.assert_close(recompute_logits(any_vit, taps), logits)
+        torch.testing.assert_close(any_vit.classify(recompute_stream(any_vit, taps)[-1]), logits)
+    require_reproduction(any_vit, image_for(any_vit)[None])
 
 
 def test_removed_heads_and_patches_are_reproduced(tiny_vit, image_for):
@@ -62,9 +63,23 @@ class PostNorm(Block):
         return x + self.norm2(self.mlp(x))
 
 
-@pytest.mark.parametrize("part", [Transposed, Gated, Fewer, PostNorm])
-def test_what_is_not_reproduced_is_refused_in_one_sentence(tiny_vit, image_for, part: type[nn.Module]):
-    model = tiny_vit()
+class OtherPatches(Attention):
+    """Records the right weights of the class token, which alone is read after the last block, and wrong ones else."""
+
+    def forward(self, x, taps=None, head_mask=None, key_mask=None):
+        output = super().forward(x, taps, head_mask, key_mask)
+        if taps is not None:
+            weights = taps["attention"]
+            taps["attention"] = torch.cat([weights[:, :, :1], weights[:, :, 1:].roll(1, dims=-1)], dim=2)
+        return output
+
+
+@pytest.mark.parametrize("zero_head", [False, True])
+@pytest.mark.parametrize("part", [Transposed, Gated, Fewer, PostNorm, OtherPatches])
+def test_what_is_not_reproduced_is_refused_in_one_sentence(tiny_vit, image_for, part: type[nn.Module], zero_head):
+    model = tiny_vit(depth=1)
+    if zero_head:  # of a backbone with a new head: all logits are equal, whatever the attention is
+        nn.init.zeros_(model.head.weight)
     block = part if issubclass(part, Block) else type("OtherBlock", (Block,), {"attention_class": part})
     other = type("Other", (ViT,), {"block_class": block})(model.config).double().eval()
     other.load_state_dict(model.state_dict())

@@ -16,6 +16,7 @@ from vitreous.models.representations import represent, representations_in
 VARIANTS = {
     "class token": {},
     "mean": {"pool": "mean"},
+    "norm after the mean": {"pool": "mean", "norm_after_pool": True},
     "sequence pooling": {"pool": "seq"},
     "conv stem": {"patch_size": 1, "stem_channels": (4, 8, 16)},
     "mlp head": {"head": "mlp"},

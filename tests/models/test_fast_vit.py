@@ -41,6 +41,7 @@ VARIANTS: dict[str, ViTConfig] = {
     "plain": SMALL,
     "one block": SMALL.replace(depth=1),
     "mean pooling": SMALL.replace(pool="mean"),
+    "norm after the mean": SMALL.replace(pool="mean", norm_after_pool=True),
     "sequence pooling": SMALL.replace(pool="seq"),
     "relative positions": SMALL.replace(positions="relative"),
     "conv stem": SMALL.replace(stem_channels=(3, 6), stem_depth=2, patch_size=1),

@@ -28,6 +28,7 @@ VARIANTS: dict[str, ModelConfig] = {
     "registers": SMALL.replace(registers=2),
     "registers, mean": SMALL.replace(registers=2, pool="mean"),
     "registers, seq": SMALL.replace(registers=1, pool="seq"),
+    "norm after the mean": SMALL.replace(pool="mean", norm_after_pool=True),
     "CLIP": SMALL.replace(pre_norm=True, gelu="quick"),
     "learned-2d": SMALL.replace(positions="learned-2d"),
     "sincos-2d": SMALL.replace(positions="sincos-2d"),

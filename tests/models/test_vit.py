@@ -45,6 +45,7 @@ VARIANTS: dict[str, ViTConfig] = {
     "registers": SMALL.replace(registers=2),
     "registers, mean": SMALL.replace(registers=2, pool="mean"),
     "registers, seq": SMALL.replace(registers=1, pool="seq"),
+    "norm after the mean": SMALL.replace(pool="mean", registers=1, norm_after_pool=True),
     "CLIP": SMALL.replace(pre_norm=True, gelu="quick"),
     "many tokens": SMALL.replace(image_size=24, patch_size=4, num_heads=4, positions="learned-2d"),
 }
@@ -99,6 +100,8 @@ def test_taps_have_the_documented_names_and_shapes(config: ViTConfig, make: Call
     make(config)(images_for(config), taps)
     B, N, D, H, K = 3, config.num_tokens, config.dim, config.num_heads, config.head_dim
     expected = {"tokens": (B, N, D), "normed": (B, N, D), "pooled": (B, D), "logits": (B, config.num_classes)}
+    if config.norm_after_pool:
+        expected["mean"] = (B, D)
     for i in range(config.depth):
         expected |= {f"blocks.{i}.{name}": (B, H, N, K) for name in ("q", "k", "v", "heads")}
         expected |= {f"blocks.{i}.{name}": (B, H, N, N) for name in ("attention_logits", "attention")}
@@ -117,8 +120,11 @@ def test_taps_are_what_they_say(config: ViTConfig, make: Callable[[ViTConfig], V
         torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
         torch.testing.assert_close(weights, taps[f"blocks.{i}.attention_logits"].softmax(-1))
         torch.testing.assert_close(weights @ taps[f"blocks.{i}.v"], taps[f"blocks.{i}.heads"])
-    torch.testing.assert_close(model.norm(taps[f"blocks.{config.depth - 1}.output"]), taps["normed"])
-    torch.testing.assert_close(model.classify(taps[f"blocks.{config.depth - 1}.output"]), logits)
+    last = taps[f"blocks.{config.depth - 1}.output"]
+    torch.testing.assert_close(last if config.norm_after_pool else model.norm(last), taps["normed"])
+    if config.norm_after_pool:
+        torch.testing.assert_close(model.norm(last[:, config.registers :].mean(dim=1)), taps["pooled"])
+    torch.testing.assert_close(model.classify(last), logits)
 
 
 # --- masks ---------------------------------------------------------------------------------------------------

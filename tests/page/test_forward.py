@@ -22,6 +22,7 @@ TINY: dict[str, Any] = {"dim": 16, "mlp_dim": 24, "depth": 2, "num_heads": 2, "z
 MODELS: dict[str, ViTConfig] = {
     "plain": ViTConfig(patch_size=7, **TINY),
     "mean-pooled": ViTConfig(patch_size=7, pool="mean", gelu="tanh", positions="learned-2d", **TINY),
+    "norm after the mean": ViTConfig(patch_size=7, pool="mean", norm_after_pool=True, **TINY),
     "windows": ViTConfig(patch_size=4, window=(8, 8), background=(0.0,), embed_hidden=20, **TINY),
     "skipping": ViTConfig(patch_size=4, tokens=20, background=(0.0,), gelu="quick", **TINY),
     "padded": ViTConfig(patch_size=16, fit="pad", head="mlp", head_hidden=12, qkv_bias=False, pre_norm=True, **TINY),

@@ -19,7 +19,7 @@ from vitreous.reports.formats import by, join
 #: Settings that the weights determine: a configuration with other values describes another model.
 _ARCHITECTURE = (
     "dim", "depth", "num_heads", "mlp_dim", "pool", "positions", "stem_channels", "stem_depth", "qkv_bias", "norm_eps",
-    "gelu", "registers", "pre_norm", "window", "embed_hidden",
+    "gelu", "registers", "pre_norm", "norm_after_pool", "window", "embed_hidden",
 )  # fmt: skip
 
 

@@ -17,7 +17,14 @@ from vitreous.errors import CheckpointError
 #: Heads of the published models, for layouts that do not record them: width → heads (ViT-H and up are not 64 wide).
 PUBLISHED_HEADS = {192: 3, 384: 6, 768: 12, 1024: 16, 1152: 16, 1280: 16, 1408: 16, 1664: 16}
 
-_POOLING = {"cls": "the class token is pooled", "mean": "the patches are averaged after the final LayerNorm"}
+_POOLING = {
+    ("cls", False): "the class token is pooled",
+    ("cls", True): "the class token is pooled",
+    ("mean", False): "the patches are averaged after the final LayerNorm",
+    ("mean", True): "the patches are averaged before the final LayerNorm (fc_norm)",
+}
+#: timm's `rpn` models have the same tensors; every published one averages patches without a class token.
+PRE_NORM_BLOCKS = "the blocks normalise before attention and MLP, not after (vit_*_rpn_* do, and cannot be read)"
 _log = logging.getLogger("vitreous.checkpoints")
 
 
@@ -31,24 +38,33 @@ def complete(stated: Facts, defaults: Facts, tensors: Mapping[str, Tensor]) -> t
         lines.append(f"{facts.num_heads} heads, as models of this width usually have (num_heads)")
     if stated.pool is None:
         assert facts.pool is not None
-        lines.append(f"{_POOLING[facts.pool]} (pool)")
+        lines.append(f"{_POOLING[facts.pool, bool(facts.norm_after_pool)]} (pool)")
     if stated.gelu is None:
         lines.append(f"the activation is {facts.gelu} GELU (gelu)")
     if stated.norm_eps is None:
         lines.append(f"LayerNorm's ε is {facts.norm_eps:g} (norm_eps)")
     if facts.pool == "cls" and "cls_token" not in tensors:
         raise CheckpointError(
-            "the class token is to be pooled, and the weights have none: give pool=mean (--pool mean)"
+            f"the class token is to be pooled, and the weights have none: give {how_to_state('pool', 'mean')}"
         )
     return facts, lines
 
 
+def how_to_state(name: str, value: str = "…") -> str:
+    """Return the option that states a fact, for an error message."""
+    flag = f"--{name.replace('_', '-')}{'' if value == '…' else f' {value!r}'}"
+    return f"{flag} (in `vitreous train --from`: --set start.{name}={value})"
+
+
 def in_words(assumptions: Sequence[str]) -> str:
     """Return one sentence that also says how to change an assumption; the last word of each is its argument."""
+    assumed = f"assumed, because the file does not state it: {'; '.join(assumptions)}"
+    if list(assumptions) == [PRE_NORM_BLOCKS]:
+        return assumed
     name = assumptions[0].rpartition("(")[2].rstrip(")")
     return (
-        f"assumed, because the file does not state it: {'; '.join(assumptions)}. If that is wrong, set it: {name}=… in"
-        f" Python, --{name.replace('_', '-')} in `vitreous convert`, --set start.{name}=… in `vitreous train --from`"
+        f"{assumed}. If that is wrong, set it: {name}=… in Python, --{name.replace('_', '-')} in `vitreous convert`,"
+        f" --set start.{name}=… in `vitreous train --from`"
     )
 
 
@@ -63,7 +79,7 @@ def _published_heads(tensors: Mapping[str, Tensor]) -> int:
     dim = 0 if kernel is None else len(kernel)
     if dim not in PUBLISHED_HEADS:
         raise CheckpointError(
-            f"it does not state its number of heads, and no published ViT has its width of {dim}: give num_heads=…"
-            " (--num-heads)"
+            f"it does not state its number of heads, and no published ViT has its width of {dim}: give"
+            f" {how_to_state('num_heads')}"
         )
     return PUBLISHED_HEADS[dim]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitreous.checkpoints.assumptions import complete
+from vitreous.checkpoints.assumptions import complete, how_to_state
 from vitreous.checkpoints.facts import Facts, Stats
 from vitreous.checkpoints.fold import class_token_to_register
 from vitreous.checkpoints.positions import PositionRule
@@ -34,6 +34,7 @@ class Mapped:
     defaults: Facts  # assumed where nothing is stated
     position_rule: PositionRule
     notes: list[str] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)  # besides those that arguments change
     used: int = 0  # tensors of the file that went into ours
 
 
@@ -132,7 +133,7 @@ def make_checkpoint(path: Path, mapped: Mapped) -> Checkpoint:
             if name in expected and tuple(tensor.shape) != expected[name]
         ),
         notes=tuple(notes),
-        assumptions=tuple(assumptions),
+        assumptions=(*assumptions, *mapped.assumptions),
     )
 
 
@@ -161,6 +162,11 @@ def _infer_config(tensors: Mapping[str, Tensor], facts: Facts, notes: list[str])
     dim, channels, *patch_size = _shape(tensors, "patch_embed.proj.weight", ndim=4)  # (D, C, P, P)
     pre_logits = tensors.get("pre_logits.weight")
     head = tensors.get("head.weight")
+    if "pos_embed" not in tensors and facts.positions != "none":
+        raise CheckpointError(
+            "it has no position embeddings: they may be rotary (rope) or computed, which vitreous' ViT does not do, and"
+            " the file does not state that there are none"
+        )
     values: dict[str, Any] = {
         "dim": dim,
         "channels": channels,
@@ -173,6 +179,7 @@ def _infer_config(tensors: Mapping[str, Tensor], facts: Facts, notes: list[str])
         "positions": "learned" if "pos_embed" in tensors else "none",
         "registers": _num_registers(tensors),
         "pre_norm": "norm_pre.weight" in tensors,
+        "norm_after_pool": bool(facts.norm_after_pool) and facts.pool == "mean",  # of one token it is the same
         "head": "linear" if pre_logits is None else "mlp",
         "head_hidden": None if pre_logits is None or len(pre_logits) == dim else len(pre_logits),
         "num_classes": 1 if head is None else len(head),
@@ -211,11 +218,6 @@ _THEIR_NAMES = {
 
 def _check_statements(values: Mapping[str, Any], facts: Facts, *, has_head: bool) -> None:
     """Refuse weights whose configuration states another model."""
-    if values["positions"] == "none" and facts.positions != "none":
-        raise CheckpointError(
-            "it has no position embeddings: they may be rotary (rope) or computed, which vitreous' ViT does not do, and"
-            " the file does not state that there are none"
-        )
     for name in (
         "dim",
         "depth",
@@ -241,7 +243,9 @@ def _infer_image_size(
 ) -> tuple[int, int]:
     if "pos_embed" not in tensors:
         if stated is None:
-            raise CheckpointError("it has no positions to infer the image size from: give trained_size=…")
+            raise CheckpointError(
+                f"it has no positions to infer the image size from: give {how_to_state('trained_size')}"
+            )
         return stated
     patch_height, patch_width = patch_size
     num_patches = _shape(tensors, "pos_embed", ndim=3)[1] - ("cls_token" in tensors)
@@ -257,6 +261,6 @@ def _infer_image_size(
     if side == 0 or side * side != num_patches:
         raise CheckpointError(
             f"it has positions for {num_patches} patches of {by(*patch_size)} pixels, which make no square: give"
-            " trained_size=(height, width)"
+            f" {how_to_state('trained_size', '24,32')} for images of 24×32"
         )
     return side * patch_height, side * patch_width

@@ -25,6 +25,7 @@ def convert(
     pool: str | None = None,
     gelu: str | None = None,
     norm_eps: float | None = None,
+    trained_size: int | tuple[int, int] | None = None,
     image_size: int | None = None,
     patch_size: int | None = None,
     channels: int | None = None,
@@ -39,7 +40,9 @@ def convert(
         raise CheckpointError(f"{str(target)!r} exists already: name another target, or remove it first")
     asked = {"image_size": image_size, "patch_size": patch_size, "channels": channels, "num_classes": num_classes}
     fitted: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    open_questions = {"num_heads": num_heads, "pool": pool, "gelu": gelu, "norm_eps": norm_eps}
+    open_questions = {
+        "num_heads": num_heads, "pool": pool, "gelu": gelu, "norm_eps": norm_eps, "image_size": trained_size,
+    }  # fmt: skip
     preprocessing: Preprocessing | None
     temperature = 1.0
     class_names: tuple[str, ...] | None

@@ -58,6 +58,7 @@ class Facts(BaseModel):
     qkv_bias: StrictBool | None = None
     registers: _Count | None = None
     pre_norm: StrictBool | None = None
+    norm_after_pool: StrictBool | None = None
     positions: Literal["learned", "none"] | None = None
 
     @classmethod

@@ -68,6 +68,7 @@ def read_tensors(path: Path) -> RawFile:
     require_memory(size, f"the weights in {str(path)!r}", "read them on a larger machine")
     suffix = path.suffix.lower()
     try:
+        _refuse_stand_ins(path, suffix)
         if suffix == ".safetensors":
             return _check_names(_read_safetensors(path))
         if suffix == ".npz":
@@ -79,6 +80,26 @@ def read_tensors(path: Path) -> RawFile:
     except OSError as error:
         raise CheckpointError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
     raise CheckpointError(f"{str(path)!r} is no weights file by its name; expected one of {', '.join(SUFFIXES)}")
+
+
+#: How a file begins that is often found in place of weights → what it is, what to do.
+_STAND_INS = {
+    b"version https://git-lfs": "it is a Git LFS pointer, not the weights: run `git lfs pull`, or download the file",
+    b"<!doctype html": "it is a web page, not the weights: download the file itself, not the page that shows it",
+    b"<html": "it is a web page, not the weights: download the file itself, not the page that shows it",
+}
+
+
+def _refuse_stand_ins(path: Path, suffix: str) -> None:
+    with open_plain(path) as file:
+        start = file.read(64).lower()
+    if not start:
+        raise _Refused("it is empty: download or save it again")
+    for beginning, what in _STAND_INS.items():
+        if start.lstrip().startswith(beginning):
+            raise _Refused(what)
+    if start.startswith(b"pk\x03\x04") and suffix not in (".npz", *_PICKLED):
+        raise _Refused("it is a zip archive: unpack it, and give the file or folder with the weights")
 
 
 def _check_names(file: RawFile) -> RawFile:

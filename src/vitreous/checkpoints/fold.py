@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from vitreous.checkpoints.assumptions import how_to_state
 from vitreous.errors import CheckpointError
 
 
@@ -76,7 +77,8 @@ def _includes_prefix(rows: int, prefix: int, patches: int | None) -> bool:
     )
     if with_prefix and without:
         raise CheckpointError(
-            f"its {rows} positions may include the {prefix} tokens before the patches, or not: give trained_size=…"
+            f"its {rows} positions may include the {prefix} tokens before the patches, or not: give"
+            f" {how_to_state('trained_size')}"
         )
     return not without
 

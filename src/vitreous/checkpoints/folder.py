@@ -47,6 +47,8 @@ def _read_parts(index: Path) -> RawFile:
     for name in files:
         if Path(name).name != name:
             raise CheckpointError(f"{str(index)!r} lists the file {quoted(name)}, which is not in its folder")
+        if not (index.parent / name).exists():
+            raise CheckpointError(f"{str(index)!r} lists {quoted(name)}, which is not there: download it as well")
         part = read_tensors(index.parent / name)
         wanted = {tensor for tensor, file in listed.items() if file == name}
         if part.tensors.keys() != wanted:

@@ -69,6 +69,8 @@ FAMILIES: dict[str, Family] = {
     "deit": Family(
         classes=("DeiTForImageClassification", "DeiTModel", "DeiTForMaskedImageModeling"), refused=_DISTILLED
     ),
+    "vit_msn": Family(classes=("ViTMSNForImageClassification", "ViTMSNModel"), norm_eps=1e-6),
+    "ijepa": Family(classes=("IJepaForImageClassification", "IJepaModel"), pool="mean"),  # no class token
     "vit_mae": Family(classes=("ViTMAEForPreTraining", "ViTMAEModel"), harmless=_MAE_FIELDS),
     "dinov2": Family(
         classes=("Dinov2Model", "Dinov2Backbone"), norm_eps=1e-6, patch_size=14, mlp_ratio=4, features=_SWIGLU,
@@ -93,8 +95,6 @@ _OTHER_TYPES = {
     "data2vec-vision": "relative position biases",
     "siglip2": "positions resized for every image (NaFlex)",
     "siglip2_vision_model": "positions resized for every image (NaFlex)",
-    "ijepa": "I-JEPA's patches without a class token",
-    "vit_msn": "MSN's head",
     "vit_hybrid": "a ResNet in front of the transformer (the hybrid R+ViT)",
     "swin": "shifted windows",
     "swinv2": "shifted windows",

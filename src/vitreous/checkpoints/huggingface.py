@@ -1,8 +1,8 @@
-"""Hugging Face transformers' ViT, DeiT, MAE and DINOv2: a folder of weights, config.json and preprocessor_config.json.
+"""Hugging Face transformers' ViT, DeiT, MSN, I-JEPA, MAE and DINOv2.
 
-Files have the names of transformers 4 (5 still writes them). The names that 5 uses in memory are read as well, since a
-state dict saved by hand has them. DINOv2's register tokens are registers in our ViT, and so is DeiT's distillation
-token where only the class token has a head.
+A folder has weights, config.json and preprocessor_config.json. Files have the names of transformers 4 (5 still writes
+them). The names that 5 uses in memory are read as well, since a state dict saved by hand has them. DINOv2's register
+tokens are registers in our ViT, and so is DeiT's distillation token where only the class token has a head.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from vitreous.errors import CheckpointError
 
 MARKER = "embeddings.patch_embeddings.projection.weight"
 #: Prefixes of all tensors but the classifier's, in a model with a classifier.
-BASES = ("vit.", "deit.", "dinov2_with_registers.", "dinov2.")
+BASES = ("vit.", "deit.", "ijepa.", "dinov2_with_registers.", "dinov2.")
 _BLOCK = r"(?:\w+\.)?(?:encoder\.layer|layers)\.(\d+)\."
 
 _TOP = {
@@ -89,6 +89,8 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
             f"config.json states num_register_tokens={stated.registers}, and the weights have {found}: correct the one"
             " that is wrong"
         )
+    if kind == "vit_mae":
+        notes.append("all patches become tokens: masking (mask_ratio) is a part of pre-training")
     if kind == "deit" and "reg_token" in renamed:
         notes.append("DeiT's distillation token, which no head reads, is kept as a register: the same arithmetic")
     fold_layer_scale(renamed, notes)
@@ -101,7 +103,7 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
     return Mapped(
         tensors=join_qkv(renamed),
         unexpected=unexpected,
-        facts=stated.over(Facts(mean=half, std=half, pool="cls")),
+        facts=stated.over(Facts(mean=half, std=half, pool=family.pool)),
         defaults=Facts(norm_eps=family.norm_eps, gelu="erf"),
         position_rule="timm" if kind == "dinov2_with_registers" else "hf",
         notes=notes,
@@ -117,7 +119,7 @@ def _kind(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> str:
     ):  # fmt: skip
         if any(part in name for name in tensors):
             return kind
-    return "vit"
+    return "vit" if any(name.endswith("embeddings.cls_token") for name in tensors) else "ijepa"
 
 
 # --- writing -----------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def fit_model(checkpoint: Checkpoint, asked: Mapping[str, Any]) -> tuple[ViT, Ch
     path = checkpoint.path
     if "num_classes" not in asked and not checkpoint.has_head:
         raise CheckpointError(
-            f"{str(path)!r} is a backbone without a classifier: give num_classes=… (--num-classes) to start one at zero"
+            f"{str(path)!r} is a backbone without a classifier: give --num-classes to start one at zero"
         )
     try:
         config = checkpoint.config.replace(**asked)
@@ -207,7 +207,7 @@ def _detect(tensors: Mapping[str, Tensor]) -> tuple[Layout, list[str]]:
             return layout, sorted(prefixes, key=lambda prefix: (len(prefix), prefix))
     names = ", ".join(layout.name for layout in LAYOUTS)
     shown = ", ".join(sorted(tensors)[:3])
-    raise CheckpointError(f"its {len(tensors)} tensors ({shown} …) match no supported layout: {names}")
+    raise CheckpointError(f"its {len(tensors)} tensors ({shown} …) match no ViT's layout that vitreous reads: {names}")
 
 
 def _without_base(prefix: str, bases: tuple[str, ...]) -> str:

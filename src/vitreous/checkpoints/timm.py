@@ -16,19 +16,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitreous.checkpoints.assumptions import PRE_NORM_BLOCKS
 from vitreous.checkpoints.checkpoint import Mapped
 from vitreous.checkpoints.facts import Facts
 from vitreous.checkpoints.fold import fold_layer_scale, separate_registers
 from vitreous.checkpoints.names import count_blocks, expand, rename
 from vitreous.checkpoints.timm_config import TimmConfig
 from vitreous.config import ViTConfig
+from vitreous.errors import CheckpointError
 
 MARKER = "patch_embed.proj.weight"
 _BLOCK = r"blocks\.(\d+)\."
 
 _SAME_NAMES = (
     "cls_token!", "reg_token!", "pos_embed!", "patch_embed.proj", "norm_pre", "blocks.{i}.norm1", "blocks.{i}.attn.qkv",
-    "blocks.{i}.attn.proj", "blocks.{i}.norm2", "blocks.{i}.mlp.fc1", "blocks.{i}.mlp.fc2", "norm", "head",
+    "blocks.{i}.attn.proj", "blocks.{i}.norm2", "blocks.{i}.mlp.fc1", "blocks.{i}.mlp.fc2", "norm", "fc_norm", "head",
     "blocks.{i}.ls1.gamma!", "blocks.{i}.ls2.gamma!",  # LayerScale (DeiT III, DINOv2): a factor on a branch's output
 )  # fmt: skip
 _TABLE = {name: name.removesuffix("!") for name in _SAME_NAMES}
@@ -48,7 +50,7 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
     depth = count_blocks(tensors, _BLOCK)
     renamed, others = rename(tensors, expand(_TABLE, depth))
     unexpected = [name for name in others if not _PRETRAINING.match(name)]
-    notes: list[str] = []
+    notes, no_class_token = list[str](), "cls_token" not in renamed
     record = TimmConfig(config) if config else None
     if record is not None:
         record.check_tensors(renamed)
@@ -56,6 +58,7 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
             notes.append(f"timm {' and '.join(record.deviations)}; vitreous stretches the image, bilinearly")
     if len(others) > len(unexpected):
         notes.append(f"{len(others) - len(unexpected)} tensors of pre-training (mask token, decoder) are left out")
+    norm_after_pool = _take_fc_norm(renamed)
     _add_zero_biases(renamed, depth, record, notes)
     fold_layer_scale(renamed, notes)
     embedded = record.prefix_positions if record is not None else None
@@ -67,11 +70,25 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
     return Mapped(
         tensors=renamed,
         unexpected=unexpected,
-        facts=stated,
-        defaults=Facts(norm_eps=NORM_EPS, gelu="erf", pool="cls" if "cls_token" in renamed else "mean"),
+        facts=stated.over(Facts(norm_after_pool=norm_after_pool)),
+        defaults=Facts(norm_eps=NORM_EPS, gelu="erf", pool="mean" if norm_after_pool or no_class_token else "cls"),
         position_rule="timm",
         notes=notes,
+        assumptions=[PRE_NORM_BLOCKS] if record is None and norm_after_pool and no_class_token else [],
     )
+
+
+def _take_fc_norm(tensors: dict[str, Tensor]) -> bool:
+    """Rename the LayerNorm after the pooling, which replaces the one before it; return whether there is one."""
+    parts = [part for part in ("weight", "bias") if f"fc_norm.{part}" in tensors]
+    if parts and any(f"norm.{part}" in tensors for part in ("weight", "bias")):
+        raise CheckpointError(
+            "the model has a LayerNorm before the pooling and another after it (norm and fc_norm), which vitreous' ViT"
+            " does not compute"
+        )
+    for part in parts:
+        tensors[f"norm.{part}"] = tensors.pop(f"fc_norm.{part}")
+    return bool(parts)
 
 
 def _add_zero_biases(tensors: dict[str, Tensor], depth: int, record: TimmConfig | None, notes: list[str]) -> None:
@@ -105,6 +122,8 @@ def write(tensors: Mapping[str, Tensor], config: ViTConfig) -> dict[str, Tensor]
         positions = written["pos_embed"]
         none = positions.new_zeros(1, config.registers, config.dim)
         written["pos_embed"] = torch.cat([positions[:, :first], none, positions[:, first:]], dim=1)
+    if config.norm_after_pool:
+        written |= {f"fc_norm.{part}": written.pop(f"norm.{part}") for part in ("weight", "bias")}
     return written
 
 
@@ -120,7 +139,7 @@ def model_arguments(config: ViTConfig) -> dict[str, Any]:
         "qkv_bias": config.qkv_bias,
     }
     if config.pool == "mean":
-        arguments |= {"class_token": False, "global_pool": "avg", "fc_norm": False}
+        arguments |= {"class_token": False, "global_pool": "avg", "fc_norm": config.norm_after_pool}
     if config.gelu != "erf":
         arguments["act_layer"] = {"tanh": "gelu_tanh", "quick": "quick_gelu"}[config.gelu]
     if config.registers:

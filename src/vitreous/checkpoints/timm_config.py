@@ -21,25 +21,33 @@ _TIMM_CLASSES = 1000  # timm's default
 _GELU: dict[str, Gelu] = {"gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 
 _HEADS = {
-    "tiny": 3, "xsmall": 4, "small": 6, "medium": 8, "betwixt": 10, "base": 12, "large": 16, "huge": 16, "giant": 16,
+    "tiny": 3, "wee": 4, "xsmall": 4, "little": 5, "small": 6, "medium": 8, "mediumd": 8, "betwixt": 10, "base": 12,
+    "so150m2": 13, "so150m": 14, "so400m": 16, "large": 16, "huge": 16, "giant": 16, "giantopt": 16,
     "gigantic": 16,
 }  # fmt: skip
 _PLAIN = re.compile(
-    r"(?:vit|deit3?|flexivit)_(?P<size>tiny|xsmall|small|medium|betwixt|base|large|huge|giant|gigantic)"
+    rf"(?:vit|deit3?|flexivit|(?P<eva>eva))_(?P<size>{'|'.join(sorted(_HEADS, key=len, reverse=True))})"
     r"(?:_patch(?P<patch>\d+))?(?P<plus>_plus)?(?:_reg(?P<registers>\d+))?"
     r"(?P<kind>_gap|_clip_quickgelu|_clip|_dinov2|_tipsv2|_36x1|_siglip_gap|_siglip)?(?:_\d+)?(?:_miil)?$"
 )
+#: SigLIP 2's GELU is the tanh approximation; SigLIP's is not.
+_TANH_SIGLIP = re.compile(r"(giantopt_patch16|base_patch32|so400m_patch16)_siglip|large_patch16_siglip(_gap)?_512")
 #: Part of an architecture's name → the feature.
 _REFUSED_NAMES = {
     r"distilled": "a head on DeiT's distillation token",
-    r"rope|dinov3|eva02|^eva|_pe_|pe_(core|lang|spatial)": "rotary positions (rope), or EVA's blocks",
+    r"rope|dinov3|eva02|^eva(?!_large)|_pe_|pe_(core|lang|spatial)": "rotary positions (rope), or EVA's blocks",
     r"_rpn_": "LayerNorms after attention and MLP (residual post-norm)",
     r"_xp_|pwee|\d+x2_": "attention and MLP in parallel",
     r"dwee|dlittle": "differential attention",
     r"giant_patch14_(dinov2|reg\d_dinov2|reg\d_tipsv2)": "SwiGLU, a gated MLP",
     r"aimv2": "RMSNorm and SwiGLU",
-    r"rel_?pos|beit": "relative position biases, or a LayerNorm after pooling",
-    r"hybrid|resnet|_r\d+": "a convolutional network in front of the transformer",
+    r"intern300m": "no final LayerNorm",
+    r"beit3": "LayerNorms inside attention and MLP",
+    r"rel_?pos|beit|samvit": "relative position biases",
+    r"hybrid|resnet|_r\d+|vitamin": "a convolutional network in front of the transformer",
+    r"^(cait|convit|crossvit|xcit|tnt|volo|pit|swin|hiera|levit)": "other blocks than the paper's",
+    r"mixer|mlp_|gmlp|resmlp": "no attention",
+    r"^(deepseek|gemma4|qwen3)_vit": "rotary positions (rope) or other blocks",
     r"naflex": "positions resized for every image (NaFlex)",
 }
 #: Arguments of VisionTransformer → (values that our ViT computes, the feature of any other).
@@ -115,6 +123,7 @@ class TimmConfig:
         for fields in (arguments, top):
             pooling = fields.take("global_pool")
             if pooling == "" and self.num_classes == 0:
+                self.norm_after_pool = self.argument("fc_norm")
                 return  # a backbone that returns all tokens: the pooling is assumed
             if pooling is not None and pooling not in ("token", "avg"):
                 feature = _POOLINGS.get(pooling, "an unknown pooling") if isinstance(pooling, str) else "not a pooling"
@@ -128,16 +137,10 @@ class TimmConfig:
                 f"config.json states global_pool={quoted(written)}, and its architecture and model_args pool by"
                 f" {pooling!r}: correct the one that is wrong"
             )
-        if pooling == "avg" and self.argument("fc_norm") is not False:
-            raise CheckpointError(
-                "the model pools by 'avg' with a LayerNorm after pooling (fc_norm, timm's default for it) instead of"
-                " before it, which vitreous' ViT does not compute"
-            )
-        if pooling == "token" and (self.argument("fc_norm") or not self.argument("class_token")):
-            raise CheckpointError(
-                "config.json states fc_norm or class_token=false together with global_pool='token', which vitreous' ViT"
-                " does not compute"
-            )
+        fc_norm = self.argument("fc_norm")
+        self.norm_after_pool = pooling == "avg" if fc_norm is None else fc_norm
+        if pooling == "token" and not self.argument("class_token"):
+            raise CheckpointError("config.json states class_token=false and global_pool='token': correct one of them")
 
     def _facts(self, arguments: Fields, pretrained: Fields, top: Fields) -> Facts:
         for name in ("class_token", "reg_tokens", "no_embed_class", "init_values", "fc_norm", "proj_bias"):
@@ -159,11 +162,12 @@ class TimmConfig:
             channels=arguments.take("in_chans", size[0]),
             num_classes=self.num_classes or None,
             mlp_dim=None if dim is None or ratio is None else product(dim, ratio),
-            pre_norm=arguments.take("pre_norm"),
+            pre_norm=arguments.take("pre_norm", self.defaults["pre_norm"]),
             positions="learned" if positions == "learn" else "none",
             gelu=None if activation is None else gelu_named(str(activation).lower(), _GELU),
             norm_eps=self.defaults["norm_eps"] if "norm_layer" not in self.stated else 1e-6,
             pool={"token": "cls", "avg": "mean"}.get(self.argument("global_pool")),
+            norm_after_pool=self.norm_after_pool,
             mean=pretrained.take("mean"),
             std=pretrained.take("std"),
             class_names=top.take("label_names") or names or pretrained.take("labels"),
@@ -172,9 +176,12 @@ class TimmConfig:
     def check_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Refuse weights without a part that the configuration states, or with one that it excludes."""
         has_scale = any(name.endswith("ls1.gamma") for name in tensors)
-        found = {"class_token": "cls_token" in tensors, "init_values": has_scale}
-        for name, there in found.items():
-            wanted = self.argument(name) if name == "class_token" else self.stated.get(name, there)
+        wanted_and_found = {
+            "class_token": (self.argument("class_token"), "cls_token" in tensors),
+            "init_values": (self.stated.get("init_values", has_scale), has_scale),
+            "fc_norm": (self.norm_after_pool, "fc_norm.weight" in tensors),
+        }
+        for name, (wanted, there) in wanted_and_found.items():
             if bool(wanted) != there:
                 raise CheckpointError(
                     f"config.json states {name}={quoted(wanted)} (or its architecture does), and the weights"
@@ -214,22 +221,22 @@ def _architecture(name: Any) -> dict[str, Any]:
     if found is None:
         raise CheckpointError(
             f"config.json names the architecture {quoted(name)}, whose defaults vitreous does not know: only plain ViTs"
-            " are read (vit_*, deit_*, deit3_*, flexivit_*)"
+            " are read (vit_*, deit_*, deit3_*, flexivit_*, eva_large_*)"
         )
     kind = found["kind"] or ""
     if kind == "_siglip":
         raise CheckpointError(f"the architecture {name!r} has {_POOLINGS['map']}, which vitreous' ViT does not compute")
-    gap, clip = kind.endswith("_gap"), kind.startswith("_clip")
+    gap, clip, eva = kind.endswith("_gap"), kind.startswith("_clip"), bool(found["eva"])
     heads = 14 if found["plus"] else 16 if name == "vit_base_patch16_gap_224" else _HEADS[found["size"]]
     return {
         "num_heads": heads,
         "patch_size": int(found["patch"] or 16),
         "class_token": not gap,
-        "global_pool": "avg" if gap else "token",
-        "fc_norm": None if gap and found["registers"] else False if gap else None,
+        "global_pool": "avg" if gap or eva else "token",
+        "fc_norm": False if gap and (found["size"] == "so150m" or not found["registers"]) else None,
         "norm_eps": 1e-5 if clip else 1e-6,
-        # SigLIP's differ from size to size
-        "act_layer": "quick_gelu" if "quickgelu" in kind else None if "siglip" in kind else "gelu",
+        "pre_norm": clip,
+        "act_layer": "quick_gelu" if "quickgelu" in kind else "gelu_tanh" if _TANH_SIGLIP.search(name) else "gelu",
     }
 
 

@@ -16,7 +16,6 @@ _FEATURES = {
     r"(^|\.)conv_proj\.conv_": "torchvision's conv stem with batch norm",
     r"(^|\.)(dist_token|head_dist)": "DeiT's distillation token with a head of its own (it is distilled)",
     r"(^|/|\.)(attn_pool|MAPHead_0)[./]": "attention pooling (a MAP head)",
-    r"(^|\.)fc_norm\.": "a LayerNorm after pooling (timm's fc_norm) instead of before it",
     r"(^|\.)patch_embed\.norm\.": "a LayerNorm in the patch embedding",
     r"\.attn\.(q_norm|k_norm)\.": "normalised queries and keys (qk_norm)",
     r"\.lambda_[qk][12]$|\.attn\.lambda": "differential attention",
@@ -24,8 +23,13 @@ _FEATURES = {
     r"\.mlp\.norm\.": "a LayerNorm inside the MLP",
     r"\.mlp\.(w12|w3|w1|w2|weights_in|weights_out|gate_proj|up_proj|fc1_g|fc1_x)\.": "SwiGLU, a gated MLP",
     r"blocks\.\d+\.(in_proj|mlp_out_proj|attn_out_proj|attns\.|ffns\.)": "attention and MLP in parallel",
-    r"blocks\.\d+\.gamma_[12]$": "BEiT's or EVA's blocks (relative or rotary positions)",
-    r"(relative_position_bias|rel_pos_bias|rope)": "relative or rotary positions (rope)",
+    r"(relative_position_bias|rel_pos(_bias|_[hw]$|\.)|rope)": "relative or rotary positions (rope)",
+    r"\.(attn\.(gating_param|pos_proj)|local_mp)|cls_attn_blocks\.": "another attention (ConViT's, XCiT's)",
+    r"(^|\.)(blocks_token_only|network)\.\d+\.|\.(attn_in|mlp_in)\.": "other blocks (CaiT's, VOLO's, TNT's)",
+    r"(^|\.)(blocks\.\d+\.blocks|layers\.\d+\.blocks|transformers)\.\d+\.": "stages (Swin's, CrossViT's, PiT's)",
+    r"\.mlp_tokens\.": "an MLP over tokens in place of attention (MLP-Mixer)",
+    r"blocks\.\d+\.gamma_[12]$|\.attn\.[qv]_bias$": "BEiT's or EVA's blocks (relative or rotary positions)",
+    r"\.self_attn\.qkv\.|(^|\.)pre_layernorm\.": "parts that CLIP does not have (BLIP's or OWL's vision tower)",
     r"lora_[AB]\.": "LoRA adapters, which must be merged first",
 }
 

@@ -44,6 +44,10 @@ def read(tensors: Mapping[str, Tensor], stated: Facts, config: Mapping[str, Any]
             "current vit-pytorch puts a LayerNorm before the patch projection and another after it"
             " (to_patch_embedding.1 and .3), which the paper's ViT does not have"
         )
+    if not any(".fn." in name for name in tensors):
+        raise CheckpointError(
+            "its blocks are none of older vit-pytorch's, in which a PreNorm (norm, fn) is around attention and MLP"
+        )
     if stated.pool == "mean":
         raise CheckpointError(
             "vit-pytorch's mean is over class token and patches, which vitreous' ViT does not compute"

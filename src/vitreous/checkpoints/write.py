@@ -33,7 +33,8 @@ _WRITE: dict[str, Callable[[Mapping[str, Tensor], ViTConfig], dict[str, Tensor]]
 #: Parts beyond the plain ViT (RGB, square, class token, learned positions, linear head) that a target can express.
 _EXPRESSIBLE = {
     "timm": {
-        "mean pooling", "channels", "oblong", "erf GELU", "tanh GELU", "quick GELU", "registers", "pre-norm",
+        "mean pooling", "norm after pooling", "channels", "oblong", "erf GELU", "tanh GELU", "quick GELU", "registers",
+        "pre-norm",
     },
     "hf": {"channels", "oblong", "erf GELU", "tanh GELU", "quick GELU", "epsilon"},
     "torchvision": {"mlp head", "erf GELU", "epsilon"},
@@ -127,6 +128,7 @@ def _parts(config: ViTConfig) -> dict[str, str]:
         "hidden embedding": (config.embed_hidden is not None, "a hidden layer in the patch embedding"),
         "sequence pooling": (config.pool == "seq", "sequence pooling (model.pool=seq)"),
         "mean pooling": (config.pool == "mean", "mean pooling without a class token (model.pool=mean)"),
+        "norm after pooling": (config.norm_after_pool, "a LayerNorm after the pooling (model.norm_after_pool)"),
         "positions": (config.positions != "learned", f"model.positions={config.positions}"),
         "mlp head": (config.head == "mlp", "the MLP head (model.head=mlp)"),
         "channels": (config.channels != 3, plural(config.channels, "input channel")),

@@ -116,6 +116,7 @@ class ViTConfig(_ImageModel):
         0  # learned tokens that the head does not read (Darcet et al., 2024)
     )
     pre_norm: bool = False  # a LayerNorm of the tokens before the first block, as CLIP has
+    norm_after_pool: bool = False  # normalise the mean of the patches, not each patch: timm's fc_norm, MAE's fine-tunes
 
     @property
     def head_dim(self) -> int:
@@ -221,6 +222,11 @@ class ViTConfig(_ImageModel):
             raise ValueError(
                 f"model.tokens={self.tokens} skips patches, and model.positions='relative' needs all of them: choose"
                 " positions='learned' or tokens='all'"
+            )
+        if self.norm_after_pool and self.pool != "mean":
+            raise ValueError(
+                f"model.norm_after_pool=true needs model.pool=mean, not {self.pool}: the class token alone is the same"
+                " before and after"
             )
         self._check_window()
         return self

@@ -30,7 +30,9 @@ SAMPLES_BYTES = 720_000  # of pixels; 1 MB as text
 BUNDLED_SAMPLES = BUNDLED / "samples.json"  # `digit_samples` of a run with this shape, without importing scikit-learn
 BUNDLED_SHAPE = [1, 28, 28]  # channels, height, width
 #: What the page's own forward pass (serving/page/forward.js) needs to know besides the weights.
-_ARCHITECTURE = ("window", "embed_hidden", "mlp_dim", "positions", "norm_eps", "gelu", "pre_norm", "fit")
+_ARCHITECTURE = (
+    "window", "embed_hidden", "mlp_dim", "positions", "norm_eps", "gelu", "pre_norm", "norm_after_pool", "fit",
+)  # fmt: skip
 _TITLES = {"vit": "ViT", "cnn": "CNN", "mixer": "Mixer", "post-vit": "The article's ViT",
            "post-cnn": "The article's CNN", "post-design": "The article's design"}  # fmt: skip
 

@@ -29,7 +29,7 @@ class Trace:
     image_gradient: Tensor  # (C, height, width), of the target's logit
     taps: Taps  # detached; empty for models without taps
     attention_gradients: tuple[Tensor, ...] = ()  # L of (H, N, N)
-    pooled_gradient: Tensor | None = None  # (D,)
+    pooled_gradient: Tensor | None = None  # (D,), of what the pooling returns, before a LayerNorm after it
 
 
 def forward_and_back(
@@ -47,7 +47,7 @@ def forward_and_back(
     logits = model(images, taps, **masks) if isinstance(model, ViT) else model(images)
     target = int(logits[0].argmax()) if target is None else target
     layers = attention_layers(taps, model.config.depth) if isinstance(model, ViT) else []
-    inputs = [images, *layers, *([taps["pooled"]] if layers else [])]
+    inputs = [images, *layers, *([taps.get("mean", taps["pooled"])] if layers else [])]
     gradients = [gradient[0].detach() for gradient in torch.autograd.grad(logits[0, target], inputs)]
     return Trace(
         target=target,

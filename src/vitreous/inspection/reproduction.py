@@ -16,41 +16,60 @@ from vitreous.inspection.query import LookError
 from vitreous.models import ViT
 from vitreous.models.vit import Block, Taps
 
-#: Of the largest logit; other kernels for the same arithmetic differ by less than a hundredth of this in float32.
+#: Of the largest number compared; other kernels for the same arithmetic differ by less than a hundredth in float32.
 TOLERANCE = 1e-3
 
 
 @torch.no_grad()
-def recompute_logits(model: ViT, taps: Taps, head_mask: Tensor | None = None) -> Tensor:
-    """Return the logits that the recorded tokens, attention and values give: z + U (A v), then the MLP, layer by layer.
+def recompute_stream(model: ViT, taps: Taps, head_mask: Tensor | None = None) -> list[Tensor]:
+    """Return z_0 … z_L from the recorded tokens, attention and values: z + U (A v), then the MLP, layer by layer.
 
     `head_mask` (L, H) is the one that was given to the model.
     """
-    x = taps["tokens"]
+    stream = [taps["tokens"]]
     for i, block in enumerate(model.blocks):
         assert isinstance(block, Block)
         heads = taps[f"blocks.{i}.attention"] @ taps[f"blocks.{i}.v"]  # (B, H, N, K)
         if head_mask is not None:
             heads = heads * head_mask[i].view(1, -1, 1, 1)
-        x = x + block.attn.proj(heads.transpose(1, 2).reshape(x.shape))
-        x = x + block.mlp(block.norm2(x))
-    kept = taps.get("kept")
-    return model.classify(x, None if kept is None else model.token_mask(kept))
+        x = stream[-1] + block.attn.proj(heads.transpose(1, 2).reshape(stream[-1].shape))
+        stream.append(x + block.mlp(block.norm2(x)))
+    return stream
 
 
 @torch.no_grad()
 def require_reproduction(model: ViT, images: Tensor, head_mask: Tensor | None = None) -> None:
-    """Raise unless the attention recorded for `images` reproduces the logits that the model gives without recording."""
+    """Raise unless the attention recorded for `images` reproduces what the model computes without recording.
+
+    Every token of every block is compared, since the head may read few of them, and what the head reads rather than
+    the logits: a new head starts at zero.
+    """
+    read: list[Tensor] = []
     taps: Taps = {}
-    logits = model(images)
-    model(images, taps)
+    hook = model.head.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
     try:
-        difference = float((recompute_logits(model, taps, head_mask) - logits).abs().max())
-    except (AssertionError, AttributeError, KeyError, RuntimeError):  # other parts, other shapes
+        model(images)
+        model(images, taps)
+        stream = recompute_stream(model, taps, head_mask)
+        key_mask = None if "kept" not in taps else model.token_mask(taps["kept"])
+        model.classify(stream[-1], key_mask)
+        differences = [_difference(read[-1], read[0])]
+        for i, block in enumerate(model.blocks):
+            own = block(stream[i], None, None if head_mask is None else head_mask[i], key_mask)
+            differences.append(_difference(stream[i + 1], own))
+        difference = max(differences)
+    except (AssertionError, AttributeError, KeyError, RuntimeError, TypeError):  # other parts, other shapes
         difference = float("inf")
-    if not difference <= TOLERANCE * max(1.0, float(logits.abs().max())):
+    finally:
+        hook.remove()
+    if not difference <= TOLERANCE:
         raise LookError(
-            f"the attention that {type(model).__name__} records does not reproduce its prediction (logits recomputed"
-            f" from it differ by {difference:.2g}), so maps of it would mislead: record the weights that multiply the"
-            " values, in blocks of z + attention, then z + MLP"
+            f"the attention that {type(model).__name__} records does not reproduce its prediction (tokens recomputed"
+            f" from it differ by {difference:.2g} of the largest number), so maps of it would mislead: record the"
+            " weights that multiply the values, in blocks of z + attention, then z + MLP"
         )
+
+
+def _difference(recomputed: Tensor, own: Tensor) -> float:
+    """Return the largest difference, as a part of the largest number; NaN stays NaN."""
+    return float((recomputed - own).abs().max() / own.abs().max().clamp(min=torch.finfo(own.dtype).tiny))

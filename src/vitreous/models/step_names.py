@@ -48,6 +48,8 @@ def _vit(c: ViTConfig) -> Iterator[StepNames]:
         "mean": ("normalise, average", "y = mean LN(z_L)", "App. D.3", "B × D"),
         "seq": ("normalise, weight, sum", "y = softmax(LN(z_L) w)ᵀ LN(z_L)", "–", "B × D"),
     }[c.pool]
+    if c.norm_after_pool:
+        words = ("average, normalise", "y = LN(mean z_L)", "–", "B × D")
     numbers = f"{c.kept_tokens} × {c.dim} → {c.dim}"
     products, owns = ("pool_score#0", "#0"), ("norm", "pool_score")
     yield StepNames(words, products=products, owns=owns, shape=("B", c.dim), numbers=numbers, tap="pooled")

@@ -270,8 +270,9 @@ class ViT(nn.Module):
 
         `tokens` (z_0), and for each block i: `blocks.i.q`, `.k`, `.v`, `.attention_logits`, `.attention`
         (B, H, N, N), `.heads` (B, H, N, K), `.middle` (z'_l), `.output` (z_l); then `normed` LN(z_L), `pooled` (y),
-        `logits`. Where patches are removed or skipped, `kept` (B or 1, patches) is False for these; where blank ones
-        are skipped, `chosen` (B, patches kept) has the numbers of the others.
+        `logits`. With `norm_after_pool`, `normed` is z_L, `mean` its mean and `pooled` LN(mean). Where patches are
+        removed or skipped, `kept` (B or 1, patches) is False for these; where blank ones are skipped, `chosen` (B,
+        patches kept) has the numbers of the others.
 
         `head_mask` (depth, H) multiplies each head's output; 0 removes the head. `patch_mask` (B or 1, patches),
         boolean: False removes the patch, so that no token attends to it and no pooling counts it.
@@ -302,12 +303,17 @@ class ViT(nn.Module):
 
     def classify(self, x: Tensor, key_mask: Tensor | None = None, taps: Taps | None = None) -> Tensor:
         """y = LN(z_L⁰) (Eq. 4; or a pooling of all tokens), then the head. Also reads any earlier layer's tokens."""
-        normed = self.norm(x)
-        pooled = self._pool(normed, key_mask)  # (B, D)
+        after = self.config.norm_after_pool
+        normed = x if after else self.norm(x)
+        pooled = mean = self._pool(normed, key_mask)  # (B, D)
+        if after:
+            pooled = self.norm(mean)
         features = pooled if self.pre_logits is None else torch.tanh(self.pre_logits(pooled))
         logits = self.head(features)
         if taps is not None:
             taps.update(normed=normed, pooled=pooled, logits=logits)
+            if after:
+                taps["mean"] = mean
         return logits
 
     def _pool(self, x: Tensor, key_mask: Tensor | None) -> Tensor:

@@ -58,6 +58,7 @@
  * @property {number} norm_eps
  * @property {"erf" | "tanh" | "quick"} gelu
  * @property {boolean} pre_norm
+ * @property {boolean} norm_after_pool  the mean is normalised, not each token
  * @property {string} fit
  * @property {boolean} has_stem
  * @property {"linear" | "mlp"} head

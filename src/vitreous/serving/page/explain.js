@@ -54,7 +54,9 @@ export function explain(source, place) {
     case "final":
       return model.pool === "cls"
         ? layerNorm(source, vector(trace.layers.at(-1)?.output ?? trace.tokens), "norm", at)
-        : [{ title: text("sum.mean"), math: equation(fraction("1", "N"), sum("i"), "LN", "(", sub("z", "i"), ")", "="), result: signed(value), words: text("sum.mean.words") }];
+        : trace.mean
+          ? [{ title: text("sum.mean"), math: equation(fraction("1", "N"), sum("i"), sub("z", "i"), "="), result: signed(trace.mean[at]), words: text("sum.mean.before") }, ...layerNorm(source, trace.mean, "norm", at)]
+          : [{ title: text("sum.mean"), math: equation(fraction("1", "N"), sum("i"), "LN", "(", sub("z", "i"), ")", "="), result: signed(value), words: text("sum.mean.words") }];
     case "q":
     case "k":
     case "v": {

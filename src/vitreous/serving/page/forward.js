@@ -28,7 +28,8 @@
  * @property {Float32Array} embedded  (P, D): x E + b
  * @property {Float32Array} tokens  (N, D): z_0
  * @property {LayerTrace[]} layers
- * @property {Float32Array} normed  (N, D): LN(z_L)
+ * @property {Float32Array} normed  (N, D): LN(z_L); z_L where the norm is after the pooling
+ * @property {Float32Array | null} mean  (D,): what is normalised after the pooling, if anything is
  * @property {Float32Array} pooled  (D,)
  * @property {Float32Array} features  (D,): what the last matrix multiplies
  * @property {Float32Array} logits  (classes,)
@@ -206,7 +207,7 @@ function attend({ q, k, v }, { num_heads, head_dim, dim }, kept, headMask) {
  */
 export function forward(model, weights, pixels, { headMask, kept }) {
   const { dim, num_heads, depth, pool, temperature } = model;
-  const { norm_eps: eps = 1e-6, gelu = "erf", embed_hidden, pre_norm } = model.architecture ?? {};
+  const { norm_eps: eps = 1e-6, gelu = "erf", embed_hidden, pre_norm, norm_after_pool } = model.architecture ?? {};
   const norm = (/** @type {Float32Array} */ x, /** @type {string} */ name) =>
     layerNorm(x, weights[`${name}.weight`], weights[`${name}.bias`], eps);
   const project = (/** @type {Float32Array} */ x, /** @type {string} */ name, width = dim) =>
@@ -249,11 +250,13 @@ export function forward(model, weights, pixels, { headMask, kept }) {
   }
 
   const readOut = (/** @type {Float32Array} */ z) => {
-    const normed = norm(z, "norm");
-    const pooled = pool === "cls" ? normed.slice(0, dim) : meanOf(normed, dim, keptTokens);
+    const normed = norm_after_pool ? z : norm(z, "norm");
+    const read = pool === "cls" ? normed.slice(0, dim) : meanOf(normed, dim, keptTokens);
+    const mean = norm_after_pool ? read : null;
+    const pooled = mean ? norm(mean, "norm") : read;
     const features = weights["pre_logits.weight"] ? project(pooled, "pre_logits").map(Math.tanh) : pooled;
     const logits = project(features, "head", features.length);
-    return { normed, pooled, features, logits, probabilities: softmax(logits.map((logit) => logit / temperature)) };
+    return { normed, mean, pooled, features, logits, probabilities: softmax(logits.map((logit) => logit / temperature)) };
   };
   const classes = weights["head.bias"].length;
   const lens = new Float32Array((depth + 1) * classes);

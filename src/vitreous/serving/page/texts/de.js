@@ -276,6 +276,7 @@ export default {
   "sum.preNorm": "Dieses Modell normiert seine Token vor der ersten Schicht.",
   "sum.mean": "Die Token mitteln",
   "sum.mean.words": "Dieses Modell hat kein Klassen-Token: Es liest das Mittel aller Token, jedes normiert.",
+  "sum.mean.before": "Dieses Modell hat kein Klassen-Token: Es liest das Mittel aller Token, das danach normiert wird.",
   "sum.moments": "Mittel und Streuung des Tokens",
   "sum.moments.words": (width) => `Seiner ${width} Zahlen: μ ist ihr Mittel, σ ihre Standardabweichung.`,
   "sum.standardise": "Abziehen, teilen",

@@ -277,6 +277,7 @@ export default {
   "sum.preNorm": "This model normalises its tokens before the first layer.",
   "sum.mean": "Average the tokens",
   "sum.mean.words": "This model has no class token: it reads the mean of all tokens, each normalised.",
+  "sum.mean.before": "This model has no class token: it reads the mean of all tokens, which is then normalised.",
   "sum.moments": "Mean and spread of the token",
   "sum.moments.words": (/** @type {number} */ width) => `Of its ${width} numbers: μ is their mean, σ their standard deviation.`,
   "sum.standardise": "Subtract, divide",

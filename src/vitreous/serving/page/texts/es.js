@@ -276,6 +276,7 @@ export default {
   "sum.preNorm": "Este modelo normaliza sus tokens antes de la primera capa.",
   "sum.mean": "Promediar los tokens",
   "sum.mean.words": "Este modelo no tiene token de clase: lee la media de todos los tokens, cada uno normalizado.",
+  "sum.mean.before": "Este modelo no tiene token de clase: lee la media de todos los tokens, que después se normaliza.",
   "sum.moments": "Media y dispersión del token",
   "sum.moments.words": (width) => `De sus ${width} números: μ es su media, σ su desviación típica.`,
   "sum.standardise": "Restar, dividir",

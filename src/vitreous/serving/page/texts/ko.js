@@ -275,6 +275,7 @@ export default {
   "sum.preNorm": "이 모델은 첫 층 앞에서 토큰을 정규화합니다.",
   "sum.mean": "토큰 평균 내기",
   "sum.mean.words": "이 모델에는 클래스 토큰이 없어, 정규화한 모든 토큰의 평균을 읽습니다.",
+  "sum.mean.before": "이 모델에는 클래스 토큰이 없어, 모든 토큰의 평균을 낸 뒤 정규화한 값을 읽습니다.",
   "sum.moments": "토큰의 평균과 퍼짐",
   "sum.moments.words": (width) => `수 ${width}개에서: μ는 평균, σ는 표준편차.`,
   "sum.standardise": "빼고 나누기",

@@ -275,6 +275,7 @@ export default {
   "sum.preNorm": "此模型在第一层之前先归一化 token。",
   "sum.mean": "对 token 求平均",
   "sum.mean.words": "此模型没有分类 token：它读取所有归一化后的 token 的平均。",
+  "sum.mean.before": "此模型没有分类 token：它读取所有 token 的平均，再做归一化。",
   "sum.moments": "token 的均值与离散程度",
   "sum.moments.words": (width) => `在它的 ${width} 个数中：μ 是均值，σ 是标准差。`,
   "sum.standardise": "先减后除",
