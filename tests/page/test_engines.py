@@ -147,7 +147,7 @@ def test_the_vit_predicts_before_the_runtime_is_there(browser: Any, static_site:
     page = context.new_page()
     fetched: list[str] = []
     page.on("request", lambda request: fetched.append(request.url.removeprefix(static_site)))
-    page.route("**/ort/**", lambda route: None)  # never answered
+    page.route("**/ort/**", lambda route: None)  # no response
     page.goto(static_site)
     expect(page.locator(".prediction.vit .big")).to_have_text(re.compile(r"\d"), timeout=20_000)
     expect(page.locator(".lens-table tbody tr").last).to_contain_text(re.compile(r"\d{2}"))  # percent

@@ -105,7 +105,7 @@ export class Requests {
     if (engine === null || this.#beingLoaded.has(model)) return;
     this.#beingLoaded.add(model);
     markPending({ models: true });
-    const loaded = engine.load(model).then(() => this.predict());
+    const loaded = nextFrame().then(() => engine.load(model)).then(() => this.predict()); // the first prediction is shown first
     void loaded.catch(showError).finally(() => {
       this.#beingLoaded.delete(model);
       markPending({ models: this.#beingLoaded.size > 0 });
@@ -151,6 +151,11 @@ export class Requests {
       if (session.results === results) markPending({ maps: false });
     }
   }
+}
+
+/** Wait until what was painted is on the screen. */
+function nextFrame() {
+  return new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
 }
 
 /** @param {unknown} error  null: there is none */

@@ -15,6 +15,7 @@
  */
 
 import { byId, make } from "../dom.js";
+import { takesDrawings } from "../engine.js";
 import { text } from "../texts.js";
 import { BreakIt } from "./break.js";
 import { FoolIt } from "./fool.js";
@@ -24,9 +25,9 @@ import { ShareCard } from "./share-card.js";
 /** @param {HTMLElement} place  <section id="play"> @param {Host} host */
 export function mountPlay(place, host) {
   /** @type {Part[]} */
-  const parts = [new FoolIt(host), new MovePatch(host), new ShareCard(host)];
+  const parts = [new FoolIt(host), new MovePatch(host), new ShareCard(host), trainOne(host)];
   const broken = new BreakIt(host);
-  place.replaceChildren(...parts.map(({ element }) => element), trainOne());
+  place.replaceChildren(...parts.map(({ element }) => element));
   byId("break-place").replaceChildren(broken.element);
   parts.push(broken);
   const refresh = () => {
@@ -37,10 +38,13 @@ export function mountPlay(place, host) {
   refresh();
 }
 
-function trainOne() {
+/** A link to train.html, which is about digits. @param {Host} host @returns {Part} */
+function trainOne({ session }) {
   const link = make("a", { href: `train.html${location.search}`, class: "button" }, text("learn.start"));
   const about = make("p", { class: "small soft" }, text("learn.about"));
-  return make("div", { class: "play-part", id: "learn" }, make("h3", {}, text("learn.title")), about, make("p", { class: "row" }, link));
+  const element = make("div", { class: "play-part", id: "learn" }, make("h3", {}, text("learn.title")), about, make("p", { class: "row" }, link));
+  const refresh = () => (element.hidden = session.lead === null || !takesDrawings(session.lead));
+  return { element, refresh };
 }
 
 /** Whether two images are the same. @param {Uint8Array | null} one @param {Uint8Array | null} other */
