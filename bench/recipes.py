@@ -5,10 +5,10 @@
 Recipes and seeds take turns. A finished training in `--runs`, with the settings the preset has now, is reused; a
 stopped one is continued, so this command may be stopped and started again at any time. The machine's fp32
 matrix-product rate is measured before and after each training, with as many threads, and the seconds are also given for
-a machine of 220 GFLOP/s. With `--threads 1`, seconds and rate are those of CPU time, the start of Python included, so that
-two trainings may run side by side, and other work beside them. The test set is read once per training, with its last averaged weights; docs/log.md states
-where a recipe was changed after such a figure had been seen. `--docs` keeps the rows of recipes that are not named,
-from docs/benchmarks/recipes.json.
+a machine of 220 GFLOP/s. With `--threads 1`, seconds and rate are those of CPU time, the start of Python included, so
+that two trainings may run side by side, and other work beside them. The test set is read once per training, with its
+last averaged weights; docs/log.md states where a recipe was changed after such a figure had been seen. `--docs` keeps
+the rows of recipes that are not named, from docs/benchmarks/recipes.json.
 """
 
 from __future__ import annotations
