@@ -4,7 +4,9 @@
 
 Each field of the file, and each that the library's classes have besides, gets other valid values. Where the library
 builds a model from the changed file, ours must give its numbers or refuse; where it cannot, ours must refuse or give
-the numbers of the unchanged file. bench/families.py writes the counts into docs/checkpoints.md.
+the numbers of the unchanged file.
+
+bench/families.py writes the counts into docs/checkpoints.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,9 @@ Each model is built by its own library from its registered name, at that archite
 shallow, with every parameter random. It is saved three times: as the library's folder, as a folder with the names that
 its state dict has in memory, and as a file without a configuration. What vitreous reads from each must give the
 library's own logits or pooled tokens, or be refused. Of a file alone, what it leaves open (heads, GELU, ε, pooling) is
-stated, as the printed assumptions ask for. bench/families.py writes the counts into docs/checkpoints.md.
+stated, as the printed assumptions ask for.
+
+bench/families.py writes the counts into docs/checkpoints.md.
 """
 
 from __future__ import annotations
@@ -315,6 +317,9 @@ def survey(only: str = "") -> Iterator[Outcome]:
                 yield from run(name)
 
 
+_OFTEN = 4  # files: rarer refusals are not listed
+
+
 def tables(outcomes: Iterable[Outcome]) -> str:
     """Return the counts per family, and of each library's refusals per reason, as Markdown."""
     by_family: dict[tuple[str, str], list[Outcome]] = {}
@@ -338,7 +343,10 @@ def tables(outcomes: Iterable[Outcome]) -> str:
         ]  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     lines += ["", "| library | refused | files |", "|---|---|---|"]
-    lines += [f"| {library} | {reason} | {count} |" for (library, reason), count in reasons.most_common()]
+    common = [(key, count) for key, count in reasons.most_common() if count >= _OFTEN]
+    lines += [f"| {library} | {reason} | {count} |" for (library, reason), count in common]
+    rest = [count for count in reasons.values() if count < _OFTEN]
+    lines.append(f"| both | {len(rest)} other sentences | {sum(rest)} |")
     return "\n".join(lines)
 
 

@@ -33,7 +33,10 @@ TRACE = """async ([site, model, file, pixels, headMask, kept]) => {
   const weights = readWeights(Uint8Array.from(file).buffer);
   if (whyNotTraced(model) !== null) return null;
   const trace = forward(model, weights, Uint8Array.from(pixels), { headMask, kept });
-  const plain = (value) => ArrayBuffer.isView(value) ? [...value]
+  const { explain } = await import(site + "explain.js");
+  const place = { node: "final", layer: 1, token: 0, at: 3 };
+  trace.sums = explain({ model, weights, trace }, place).map(({ result }) => result);
+  const plain = (value) => typeof value === "string" ? value : ArrayBuffer.isView(value) ? [...value]
     : Array.isArray(value) ? value.map(plain)
     : Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, plain(inner)]));
   return plain(trace);
@@ -73,6 +76,7 @@ def test_every_intermediate_equals_the_taps(
 
     side_by_side = lambda heads: heads[0].transpose(0, 1).reshape(heads.shape[2], -1)  # (H, N, K) → (N, H·K)  # noqa: E731
     expected = {"tokens": taps["tokens"][0], "normed": taps["normed"][0], "pooled": taps["pooled"][0]}
+    expected["read"] = taps.get("mean", taps["pooled"])[0]
     expected["logits"] = taps["logits"][0]
     stream = [taps["tokens"], *(taps[f"blocks.{layer}.output"] for layer in range(2))]
     with torch.inference_mode():
@@ -93,6 +97,9 @@ def test_every_intermediate_equals_the_taps(
             expected[f"{layer}.hidden"] = hidden[0]
             expected[f"{layer}.active"] = block.mlp.act(hidden)[0]
             expected[f"{layer}.mlp"] = block.mlp.fc2(block.mlp.act(hidden))[0]
+    if not MODELS[name].has_class_token:  # the page explains how the vector that the head reads comes about
+        assert float(found["sums"][-1].replace("−", "-")) == pytest.approx(float(taps["pooled"][0, 3]), abs=0.006)
+        assert len(found["sums"]) == (4 if MODELS[name].norm_after_pool else 1)
     for key, wanted in expected.items():
         layer, _, part = key.rpartition(".")
         value = found["layers"][int(layer)][part] if layer else found[part]

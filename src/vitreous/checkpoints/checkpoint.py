@@ -261,6 +261,6 @@ def _infer_image_size(
     if side == 0 or side * side != num_patches:
         raise CheckpointError(
             f"it has positions for {num_patches} patches of {by(*patch_size)} pixels, which make no square: give"
-            f" {how_to_state('trained_size', '24,32')} for images of 24×32"
+            f" {how_to_state('trained_size')}, height and width in pixels"
         )
     return side * patch_height, side * patch_width

@@ -86,6 +86,10 @@ def _take_fc_norm(tensors: dict[str, Tensor]) -> bool:
             "the model has a LayerNorm before the pooling and another after it (norm and fc_norm), which vitreous' ViT"
             " does not compute"
         )
+    if not parts and not any(f"norm.{part}" in tensors for part in ("weight", "bias")):
+        raise CheckpointError(
+            "the model has no final LayerNorm (norm or fc_norm), which vitreous' ViT does not compute"
+        )
     for part in parts:
         tensors[f"norm.{part}"] = tensors.pop(f"fc_norm.{part}")
     return bool(parts)

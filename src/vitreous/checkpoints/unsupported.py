@@ -34,11 +34,20 @@ _FEATURES = {
 }
 
 
+#: Patch projections of timm and transformers, the last one CLIP's and SigLIP's.
+_KERNELS = ("patch_embed.proj.weight", "patch_embeddings.projection.weight", "embeddings.patch_embedding.weight")
+
+
 def refuse_unsupported(tensors: Mapping[str, Tensor]) -> None:
     """Raise for weights of which even a partial load makes no sense."""
     for pattern, feature in _FEATURES.items():
         if any(re.search(pattern, name) for name in tensors):
             _refuse(feature)
+    for name, tensor in tensors.items():
+        if name.endswith(_KERNELS) and tensor.ndim == 5:
+            _refuse("patches of several frames (a video model)")
+        if name.endswith(_KERNELS[-1]) and tensor.ndim == 2:
+            _refuse("patches that are flattened before they are projected (NaFlex)")
     norms = {name for name in tensors if re.search(r"(norm1|norm2|layernorm_before|layernorm_after)\.weight$", name)}
     if norms and not any(name.removesuffix("weight") + "bias" in tensors for name in norms):
         _refuse("RMSNorm, or LayerNorms without a bias")

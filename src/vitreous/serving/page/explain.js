@@ -54,8 +54,8 @@ export function explain(source, place) {
     case "final":
       return model.pool === "cls"
         ? layerNorm(source, vector(trace.layers.at(-1)?.output ?? trace.tokens), "norm", at)
-        : trace.mean
-          ? [{ title: text("sum.mean"), math: equation(fraction("1", "N"), sum("i"), sub("z", "i"), "="), result: signed(trace.mean[at]), words: text("sum.mean.before") }, ...layerNorm(source, trace.mean, "norm", at)]
+        : model.architecture?.norm_after_pool
+          ? [{ title: text("sum.mean"), math: equation(fraction("1", "N"), sum("i"), sub("z", "i"), "="), result: signed(trace.read[at]), words: text("sum.mean.before") }, ...layerNorm(source, trace.read, "norm", at)]
           : [{ title: text("sum.mean"), math: equation(fraction("1", "N"), sum("i"), "LN", "(", sub("z", "i"), ")", "="), result: signed(value), words: text("sum.mean.words") }];
     case "q":
     case "k":

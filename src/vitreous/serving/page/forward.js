@@ -29,8 +29,8 @@
  * @property {Float32Array} tokens  (N, D): z_0
  * @property {LayerTrace[]} layers
  * @property {Float32Array} normed  (N, D): LN(z_L); z_L where the norm is after the pooling
- * @property {Float32Array | null} mean  (D,): what is normalised after the pooling, if anything is
- * @property {Float32Array} pooled  (D,)
+ * @property {Float32Array} read  (D,): what the pooling returns
+ * @property {Float32Array} pooled  (D,): y, which is LN(read) where the norm is after the pooling
  * @property {Float32Array} features  (D,): what the last matrix multiplies
  * @property {Float32Array} logits  (classes,)
  * @property {Float32Array} probabilities  (classes,)
@@ -252,11 +252,10 @@ export function forward(model, weights, pixels, { headMask, kept }) {
   const readOut = (/** @type {Float32Array} */ z) => {
     const normed = norm_after_pool ? z : norm(z, "norm");
     const read = pool === "cls" ? normed.slice(0, dim) : meanOf(normed, dim, keptTokens);
-    const mean = norm_after_pool ? read : null;
-    const pooled = mean ? norm(mean, "norm") : read;
+    const pooled = norm_after_pool ? norm(read, "norm") : read;
     const features = weights["pre_logits.weight"] ? project(pooled, "pre_logits").map(Math.tanh) : pooled;
     const logits = project(features, "head", features.length);
-    return { normed, mean, pooled, features, logits, probabilities: softmax(logits.map((logit) => logit / temperature)) };
+    return { normed, read, pooled, features, logits, probabilities: softmax(logits.map((logit) => logit / temperature)) };
   };
   const classes = weights["head.bias"].length;
   const lens = new Float32Array((depth + 1) * classes);
