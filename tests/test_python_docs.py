@@ -1,9 +1,10 @@
-"""Run docs/python.md: its blocks in order, in one namespace, with shorter trainings."""
+"""Run docs/python.md, its blocks in order, in one namespace, with shorter trainings; and the block of docs/look.md."""
 
 import re
 from pathlib import Path
 
-TEXT = (Path(__file__).parents[1] / "docs" / "python.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[1] / "docs"
+TEXT = (DOCS / "python.md").read_text(encoding="utf-8")
 
 
 def test_every_block(tmp_path, monkeypatch, capsys):
@@ -20,3 +21,9 @@ def test_every_block(tmp_path, monkeypatch, capsys):
     assert "huggingface-cli upload USER/digits-vit" in printed
     assert (Path(names["out"]) / "digits-vit" / "README.md").is_file()
     assert list((Path(names["out"]) / "4" / "tensorboard").glob("events.*"))
+
+
+def test_look(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "look.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    exec(compile(block, "docs/look.md", "exec"), {})
+    assert capsys.readouterr().out.startswith("torch.Size([1, 4, 50, 50])\ntensor(")
