@@ -6,6 +6,7 @@ whose state checkpoints save: a run killed at any step and resumed ends with the
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Iterable
@@ -209,10 +210,17 @@ class Trainer:
             "val", step=done, epoch=done / self.resolved.steps_per_epoch, loss=evaluation.nll,
             accuracy=evaluation.accuracy, elapsed_seconds=self.elapsed_seconds,
         )  # fmt: skip
-        progress.log(
-            f"epoch {done / self.resolved.steps_per_epoch:g}: validation accuracy {evaluation.accuracy:.2%},"
-            f" loss {evaluation.nll:.4f}, {self.elapsed_seconds:.0f} s"
-        )
+        if self._is_logged(done):
+            progress.log(
+                f"epoch {round(done / self.resolved.steps_per_epoch, 2):g}: validation accuracy"
+                f" {evaluation.accuracy:.2%}, loss {evaluation.nll:.4f}, {self.elapsed_seconds:.0f} s"
+            )
+
+    def _is_logged(self, done: int) -> bool:
+        """Return whether this validation gets a line: all of them, or about forty of many. metrics.jsonl has all."""
+        total = self.resolved.steps
+        every = max(1, math.ceil(total / self.validate_every / 40))
+        return done == total or done // self.validate_every % every == 0
 
     def _evaluate(self, split: Split) -> Evaluation:
         """Evaluate on all processes: each takes its own share of the images."""
