@@ -193,7 +193,8 @@ def test_every_check_is_accounted_for(tiny_vit, no_overfitting) -> None:
 
 def test_every_finding_is_explained() -> None:
     trends = {f"{what}-{verb}" for what in ("activations", "gradients") for verb in ("vanish", "explode")}
-    names = {name for name in CHECKS if not name.endswith("-with-depth")} | {"dropout-on-logits", "learning-rate-low"}
+    names = {name for name in CHECKS if not name.endswith("-with-depth")}
+    names |= {"dropout-on-logits", "learning-rate-low", "weights-too-small"}
     names |= set(CURVE_CHECKS)
     for id in trends | names:
         found = finding(id, "measured")

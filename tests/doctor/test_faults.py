@@ -154,9 +154,47 @@ class EmbeddingIsAlsoTheSkip(Colour):
         self.class_token = None
         self.positions = nn.Parameter(torch.zeros(1, 9, 48))
 
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x).mean(1))
+
     def embed(self, images: Tensor) -> Tensor:
         grid = images.unfold(2, 4, 4).unfold(3, 4, 4).permute(0, 2, 3, 1, 4, 5)
         return self.patches(grid.reshape(len(images), 9, 48) + self.positions)
+
+
+@has_only("patch-order-ignored")
+class PositionsForSomePatches(TinyViT):
+    def embed(self, images: Tensor) -> Tensor:
+        x = self.patchify(images)
+        x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1)
+        return torch.cat([x[:, :4] + self.positions[:, :4], x[:, 4:] + self.positions[:, 4:].mean(1, True)], dim=1)
+
+
+@has_only("class-token-not-read")
+class OnePatchRead(TinyViT):
+    """No class token, and no pooling."""
+
+    def embed(self, images: Tensor) -> Tensor:
+        return self.patchify(images) + self.positions
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.class_token, self.positions = None, nn.Parameter(torch.randn(1, 9, 24) * 0.02)
+
+
+@has_only("linear-after-linear")
+class SumOfTwoLayers(TinyViT):
+    """A gated MLP without its gate."""
+
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.gate = nn.Linear(dim, 2 * dim)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.attend(self.norm1(x))
+            y = self.norm2(x)
+            return x + self.mlp[2](self.mlp[0](y) + self.gate(y))
 
 
 # --- heads ---------------------------------------------------------------------------------------------------
@@ -177,6 +215,40 @@ class HeadsAttendToEachOther(MeanPooled):
 
         def merge(self, x: Tensor) -> Tensor:
             return x.flatten(2)
+
+
+class SlicedHeads(TinyBlock):
+    """Each head projects its own part of the features."""
+
+    def __init__(self, dim: int, num_heads: int):
+        super().__init__(dim, num_heads)
+        self.qkv = nn.ModuleList(nn.Linear(dim // num_heads, 3 * dim // num_heads) for _ in range(num_heads))
+
+    def parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        return x.chunk(self.num_heads, dim=-1)
+
+    def attend(self, x: Tensor) -> Tensor:
+        heads = [head(part).chunk(3, dim=-1) for head, part in zip(self.qkv, self.parts(x), strict=True)]
+        return self.proj(torch.cat([self.weights(q, k) @ v for q, k, v in heads], dim=-1))
+
+
+@has_only()
+class HeadsOfSlices(TinyViT):
+    block = SlicedHeads
+
+
+@has_only("parameters-without-gradient")
+class AllHeadsReadTheFirstSlice(TinyViT):
+    class block(SlicedHeads):
+        def parts(self, x: Tensor) -> tuple[Tensor, ...]:
+            return (super().parts(x)[0],) * self.num_heads
+
+
+@has_only("heads-scrambled")
+class SlicesOfSeveralTokens(TinyViT):
+    class block(SlicedHeads):
+        def parts(self, x: Tensor) -> tuple[Tensor, ...]:
+            return x.reshape(len(x), self.num_heads, x.shape[1], -1).unbind(1)
 
 
 @has_only()
@@ -215,6 +287,52 @@ class SoftmaxOverQueries(TinyViT):
     class block(TinyBlock):
         def weights(self, q: Tensor, k: Tensor) -> Tensor:
             return (q @ k.mT * q.shape[-1] ** -0.5).softmax(dim=-2)
+
+
+@has_only("softmax-axis")
+class HandWrittenSoftmaxOverQueries(TinyViT):
+    class block(TinyBlock):
+        def weights(self, q: Tensor, k: Tensor) -> Tensor:
+            logits = q @ k.mT * q.shape[-1] ** -0.5
+            e = torch.exp(logits - logits.amax(-2, keepdim=True))
+            return e / e.sum(-2, keepdim=True)
+
+
+@has_only("attention-scale")
+class HandWrittenSoftmaxWithoutScale(TinyViT):
+    class block(TinyBlock):
+        def weights(self, q: Tensor, k: Tensor) -> Tensor:
+            e = (q @ k.mT).exp()
+            return e / (e.sum(-1, keepdim=True) + 1e-8)
+
+
+@has_only("softmax-missing")
+class ExpWithoutItsSum(TinyViT):
+    class block(TinyBlock):
+        def weights(self, q: Tensor, k: Tensor) -> Tensor:
+            return torch.exp(q @ k.mT * q.shape[-1] ** -0.5 - 3)
+
+
+@has_only()
+class LinearAttention(TinyViT):
+    """Keys and values are multiplied first: no scores, and no softmax is missing."""
+
+    class block(TinyBlock):
+        def attend(self, x: Tensor) -> Tensor:
+            q, k, v = self.heads(x)
+            q, k = F.elu(q) + 1, F.elu(k) + 1
+            mixed = q @ (k.mT @ v) / (q @ k.sum(2, keepdim=True).mT)
+            return self.proj(self.merge(mixed))
+
+
+@has_only("parameters-without-gradient")
+class KeysAreTheQueries(TinyViT):
+    """A third of the fused layer is never used."""
+
+    class block(TinyBlock):
+        def heads(self, x: Tensor) -> tuple[Tensor, ...]:
+            q, _, v = super().heads(x)
+            return q, q, v
 
 
 @has_only()
@@ -257,18 +375,25 @@ class BiasCachedInEval(TinyViT):
             return (q @ k.mT * q.shape[-1] ** -0.5 + bias).softmax(dim=-1)
 
 
+class ChannelBlock(TinyBlock):
+    def attend(self, x: Tensor) -> Tensor:
+        q, k, v = self.heads(x)
+        weights = (q.mT @ k * q.shape[-1] ** -0.5).softmax(dim=-1)  # (B, heads, K, K)
+        return self.proj(self.merge((weights @ v.mT).mT))
+
+
+@has_only("tokens-never-attend")
+class OnlyAttentionBetweenChannels(MeanPooled):
+    block = ChannelBlock
+
+
 @has_only()
-class AttentionBetweenChannels(TinyViT):
-    """As in DaViT: the width of a head is the number of tokens, the scale that of the channels."""
+class AttentionBetweenChannels(MeanPooled):
+    """As in DaViT: channels and tokens in turn; the scale of the channels is another one."""
 
-    class block(TinyBlock):
-        def attend(self, x: Tensor) -> Tensor:
-            q, k, v = self.heads(x)
-            weights = (q.mT @ k * q.shape[-1] ** -0.5).softmax(dim=-1)  # (B, heads, K, K)
-            return self.proj(self.merge((weights @ v.mT).mT))
-
-    def classify(self, x: Tensor) -> Tensor:
-        return self.head(self.norm(x).mean(1))
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[1] = ChannelBlock(self.dim, 2)
 
 
 # --- residual branches ---------------------------------------------------------------------------------------
@@ -364,6 +489,39 @@ class NoSkipAroundTheMLP(TinyViT):
 
 
 @has_only("skip-missing")
+class SkipStartsBeforeAttention(TinyViT):
+    class block(TinyBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.mlp(self.norm2(x + self.attend(self.norm1(x))))
+
+
+@has_only("skip-missing")
+class OneBlockWithoutSkip(TinyViT):
+    depth = 1
+
+    class block(TinyBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.attend(self.norm1(x))
+            return x + self.mlp(self.norm2(x))
+
+
+@has_only("skip-normalised")
+class OnlyTheMLPSkipNormalised(TinyViT):
+    class block(TinyBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.attend(self.norm1(x))
+            return self.norm2(x) + self.mlp(self.norm2(x))  # the norm is called twice
+
+
+@has_only("branch-doubled")
+class BranchCalledTwice(TinyViT):
+    class block(TinyBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.attend(self.norm1(x)) + self.attend(self.norm1(x))
+            return x + self.mlp(self.norm2(x))
+
+
+@has_only("skip-missing")
 class NoSkipAtAll(TinyViT):
     class block(TinyBlock):
         def forward(self, x: Tensor) -> Tensor:
@@ -383,6 +541,55 @@ class MLPWithoutNorm(TinyViT):
         def __init__(self, dim: int, num_heads: int):
             super().__init__(dim, num_heads)
             self.norm2 = nn.Identity()
+
+
+@has_only("branch-not-normalised")
+class OneNormOfThreeMissing(TinyViT):
+    depth = 3
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks[1].norm1 = nn.Identity()
+
+
+@has_only("branch-not-normalised")
+class QueriesAndKeysNormalisedInstead(TinyViT):
+    """A norm of queries and keys is none of the values."""
+
+    class block(TinyBlock):
+        def heads(self, x: Tensor) -> tuple[Tensor, ...]:
+            q, k, v = super().heads(x)
+            return F.layer_norm(q, q.shape[-1:]), F.layer_norm(k, k.shape[-1:]), v
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.attend(x)
+            return x + self.mlp(self.norm2(x))
+
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.norm1 = None
+
+
+@has_only("norm-axis")
+class MLPNormOverTokens(TinyViT):
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.norm2 = nn.LayerNorm(10)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + self.attend(self.norm1(x))
+            return x + self.mlp(self.norm2(x.mT).mT)
+
+
+@has_only("norm-axis")
+class LastNormOverEverything(TinyViT):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm([10, 24])
+
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x)[:, 0])
 
 
 @has_only("norm-axis")
@@ -598,6 +805,32 @@ class SeededUnsavedBuffer(TinyViT):
         return super().embed(images) + self.offset
 
 
+@has_only("parameters-without-gradient")
+class NothingIsTrained(TinyViT):
+    @torch.no_grad()
+    def encode(self, x: Tensor) -> Tensor:
+        return super().encode(x)
+
+    def classify(self, x: Tensor) -> Tensor:
+        return super().classify(x).detach()
+
+
+@has_only("batch-size")
+class TwoImagesOnly(TinyViT):
+    def embed(self, images: Tensor) -> Tensor:
+        x = self.patchify(images)
+        return torch.cat([self.class_token.expand(2, -1, -1), x], dim=1) + self.positions
+
+
+@has_only("batch-dependence")
+class NormalisedByTheBatch(TinyViT):
+    """One image alone gets NaN."""
+
+    def classify(self, x: Tensor) -> Tensor:
+        x = self.norm(x[:, 0])
+        return self.head((x - x.mean(0)) / x.std(0))
+
+
 @has_only("batch-size")
 class SqueezesTheBatch(TinyViT):
     def forward(self, images: Tensor) -> Tensor:
@@ -697,7 +930,7 @@ class ReadsTheFirstPatch(TinyViT):
 
 def test_the_first_patch_in_place_of_a_class_token(no_overfitting) -> None:
     diagnosis = diagnose(ReadsTheFirstPatch(), input_shape=(1, 12, 12), fresh=True)
-    assert diagnosis.ids("warning", "broken") == {"patch-order-ignored"}
+    assert diagnosis.ids("warning", "broken") == {"patch-order-ignored", "class-token-not-read"}
 
 
 class FunctionOfTheConstructor(TinyViT):

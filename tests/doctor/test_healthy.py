@@ -35,7 +35,7 @@ TRANSFORMER = {
     "attention-collapsed", "heads-scrambled", "patches-scrambled", "norm-axis", "norm-shared",
     "class-token-untrained", "class-token-not-read", "skip-missing", "skip-normalised",
     "branch-not-normalised", "branch-doubled", "activations-with-depth", "gradients-with-depth",
-    "positions-repeated", "positions-unused",
+    "positions-repeated", "positions-unused", "softmax-missing", "tokens-masked", "weights-too-large",
 }  # fmt: skip
 
 

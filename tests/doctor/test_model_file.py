@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import sys
@@ -10,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from vitreous.doctor import as_sarif, diagnose, diagnose_target, target_model
-from vitreous.doctor.guessing import guess, guess_arguments
+from vitreous.doctor import as_sarif, diagnose, diagnose_target, model_file, target_model
+from vitreous.doctor.guessing import Settings, guess, guess_arguments
 from vitreous.errors import VitreousError
 from vitreous.testing import TinyViT, assert_healthy
 
@@ -93,6 +94,84 @@ def test_refusals(folder, target: str, message: str) -> None:
     (folder / "broken.py").write_text("class ViT(:\n")
     with pytest.raises(VitreousError, match=message.replace("(", r"\(")):
         target_model(f"{folder}/{target}")
+
+
+WHOLE = """
+import time
+from dataclasses import dataclass
+from torch import nn
+
+try:
+    time.sleep(3600)  # stands for a training
+finally:
+    pass
+
+@dataclass
+class Config:
+    image_size: int = 8
+    channels: int = 1
+    dim: int = 4
+    depth: int = 2
+
+class Block(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.layer = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        return x + self.layer(x).relu()
+
+class Model(nn.Module):
+    def __init__(self, options: Config):
+        super().__init__()
+        self.options = options
+        self.embed = nn.Linear(options.channels * options.image_size**2, options.dim)
+        self.blocks = nn.Sequential(*[Block(options.dim) for _ in range(2)])
+
+    def forward(self, x):
+        return self.blocks(self.embed(x.flatten(1)))
+"""
+
+
+def test_the_class_that_is_no_part_of_another(tmp_path, no_overfitting) -> None:
+    """Its configuration has the author's values, and a field without effect is found."""
+    (tmp_path / "whole.py").write_text(WHOLE)
+    model, arguments = target_model(f"{tmp_path}/whole.py")
+    assert type(model).__name__ == "Model"
+    assert arguments["input_shape"] == (1, 8, 8)
+    diagnosis = diagnose_target(f"{tmp_path}/whole.py")
+    assert diagnosis.notes[0] == "examined Model; name another class after a colon"
+    (found,) = [found for found in diagnosis.findings if found.id == "argument-without-effect"]
+    assert "`options.depth`" in found.measured
+    assert found.level == "warning"
+
+
+@pytest.mark.parametrize("when", ["importing", "building"])
+def test_code_that_does_not_end(tmp_path, monkeypatch, when: str) -> None:
+    monkeypatch.setattr(model_file, "LOADING_SECONDS", 0.2)
+    wait = "import time\nfrom torch import nn\n{}class ViT(nn.Module):\n    def __init__(self):\n        {}\n"
+    waiting = (
+        ("class A:\n    time.sleep(60)\n", "super().__init__()") if when == "importing" else ("", "time.sleep(60)")
+    )
+    (tmp_path / "waits.py").write_text(wait.format(*waiting))
+    with pytest.raises(VitreousError, match=f"{when} .*waits.py.* took more than 0 s: does it train"):
+        target_model(f"{tmp_path}/waits.py:ViT")
+
+
+def test_a_guessed_configuration_can_be_copied() -> None:
+    settings = Settings({}, (3, 32, 32))
+    assert settings.embed_dim == copy.deepcopy(settings).embed_dim == 48
+
+
+class ChannelsLast(TinyViT):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images.permute(0, 3, 1, 2))
+
+
+def test_images_with_the_channels_last(no_overfitting) -> None:
+    diagnosis = diagnose(ChannelsLast(), input_shape=(12, 12, 1), constructor=(ChannelsLast, {}), fresh=True)
+    assert not diagnosis.findings
+    assert "patches-scrambled" in diagnosis.healthy
 
 
 def test_wrong_arguments(folder) -> None:

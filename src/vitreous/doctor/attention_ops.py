@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from vitreous.doctor.graph import origin
 from vitreous.doctor.recording import Node, Recorder, unscaled, without_views
 
 
@@ -20,7 +21,8 @@ class ScoreProduct:
     query_operand: Node
     key_operand: Node
     key_node: Node  # without scaling and views
-    scale: float  # the factor between q·k and the logits; NaN if learned
+    scale: float  # the factor between q·k and the logits, as the layers compute q and k; NaN if learned
+    scale_after: float  # the part of it that is applied to the product
 
     @property
     def query(self) -> Tensor:
@@ -29,6 +31,12 @@ class ScoreProduct:
     @property
     def key(self) -> Tensor:
         return self.key_operand.tensor
+
+    @property
+    def is_normalised(self) -> bool:
+        """Whether all queries have the same length, and all keys: on purpose (cosine attention, QK-norm)."""
+        lengths = self.query.norm(dim=-1), self.key.norm(dim=-2)
+        return all(length.numel() >= 4 and float(length.std()) <= 1e-3 * float(length.mean()) for length in lengths)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -49,6 +57,15 @@ class AttentionOp:
     scores: ScoreProduct | None  # None if the logits are not computed from a product q·k
 
 
+@dataclass(frozen=True, eq=False)
+class Softmax:
+    """A softmax: torch's, or exp(x) / sum(exp(x)) written by hand."""
+
+    result: Node
+    logits: Node
+    dim: int
+
+
 def attention_ops(recorder: Recorder) -> list[AttentionOp]:
     """Return every softmax whose result is multiplied with other activations (unlike a softmax over the classes)."""
     found: list[AttentionOp] = []
@@ -57,19 +74,20 @@ def attention_ops(recorder: Recorder) -> list[AttentionOp]:
         if node.op not in ("mm", "bmm") or not all(parent.from_input for parent in node.parents):
             continue
         for position, operand in enumerate(node.parents):
-            softmax, factor = unscaled(operand)
-            if softmax.op not in ("_softmax", "_safe_softmax") or id(softmax) in seen:
+            weights_node, factor = _undropped(operand)
+            softmax = _softmax(weights_node)
+            if softmax is None or id(softmax.result) in seen:
                 continue
-            seen.add(id(softmax))
+            seen.add(id(softmax.result))
             weights, values = operand.tensor, node.parents[1 - position].tensor
             if position == 1:  # values @ weights: transpose both, so that the summed axis is S
                 weights, values = weights.mT, values.mT
             if weights.ndim == 2:
                 weights, values = weights[None], values[None]
-            logits = softmax.parents[0]
+            logits = softmax.logits
             found.append(
                 AttentionOp(
-                    module=softmax.module,
+                    module=softmax.result.module,
                     product=node,
                     value_operand=node.parents[1 - position],
                     is_transposed=position == 1,
@@ -79,10 +97,102 @@ def attention_ops(recorder: Recorder) -> list[AttentionOp]:
                     logits_node=logits,
                     logits=logits.tensor,
                     unmasked=_without_masks(logits).tensor,
-                    softmax_dim=softmax.arguments[1] % softmax.tensor.ndim,
+                    softmax_dim=softmax.dim,
                     scores=_score_product(logits, 1.0),
                 )
             )
+    return found
+
+
+def _undropped(node: Node) -> tuple[Node, float]:
+    """Walk back through views, dropout and scaling; return the node reached and the product of the factors."""
+    factor = 1.0
+    while True:
+        inner, scale = unscaled(origin(node))
+        factor *= scale
+        if inner is node:
+            return node, factor
+        node = inner
+
+
+def _softmax(node: Node) -> Softmax | None:
+    if node.op in ("_softmax", "_safe_softmax"):
+        return Softmax(node, node.parents[0], node.arguments[1] % node.tensor.ndim)
+    if node.op not in ("div", "mul") or len(node.parents) != 2:
+        return None
+    full = [parent for parent in node.parents if parent.tensor.shape == node.tensor.shape]
+    sums = [parent for parent in node.parents if parent.tensor.shape != node.tensor.shape]
+    if len(full) != 1 or len(sums) != 1 or not sums[0].from_input:
+        return None
+    exponential, total = origin(full[0]), origin(sums[0])
+    while total.op in ("add", "clamp", "clamp_min", "reciprocal") and total.parents:  # ε against a division by 0
+        total = origin(next((parent for parent in total.parents if parent.from_input), total.parents[0]))
+    if total.op != "sum" or origin(total.parents[0]) is not exponential:
+        return None
+    axes = [axis for axis in range(node.tensor.ndim) if sums[0].tensor.shape[axis] != node.tensor.shape[axis]]
+    if len(axes) != 1 or sums[0].tensor.ndim != node.tensor.ndim:
+        return None
+    if exponential.op != "exp":  # another function that is normalised: its values take the place of the logits
+        return Softmax(node, exponential, axes[0])
+    return Softmax(node, _before_shift(exponential.parents[0]), axes[0])
+
+
+def _before_shift(node: Node) -> Node:
+    """Return x for x − max(x)."""
+    inner = without_views(node)
+    if inner.op == "sub" and len(inner.parents) == 2 and origin(inner.parents[1]).op in ("amax", "max"):
+        return inner.parents[0]
+    return node
+
+
+#: What may lie between the scores and their use as weights: scaling, biases, masks and activations.
+_ON_SCORES = frozenset(["mul", "div", "add", "sub", "masked_fill", "where", "tril", "triu", "clamp", "nan_to_num"])
+_ACTIVATIONS = frozenset(["relu", "sigmoid", "tanh", "gelu", "silu", "elu", "softplus", "exp", "pow", "leaky_relu",
+    "clamp_min", "hardtanh", "threshold", "abs", "square"])  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Unnormalised:
+    """Scores q·k that are multiplied with the values, with no softmax between."""
+
+    scores: Node  # the product q·k
+    product: Node  # weights times values
+    operand: Node  # the weights
+    activations: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        return self.product.module
+
+
+def unnormalised_attention(recorder: Recorder) -> list[Unnormalised]:
+    """Return the products of activations with scores that were computed from activations, and not normalised since.
+
+    What contracts the tokens first, as linear attention q·(kᵀ·v) does, is among them; the caller tells them apart.
+    """
+    readers: dict[int, list[Node]] = {}
+    for node in recorder.nodes:
+        for parent in node.parents:
+            readers.setdefault(id(parent), []).append(node)
+    found = []
+    for node in recorder.nodes:
+        if node.op not in ("mm", "bmm") or not all(parent.from_input for parent in node.parents):
+            continue
+        for operand in node.parents:
+            walked, activations = [operand], []
+            inner = origin(operand)
+            for _ in range(12):
+                walked.append(inner)
+                shifted = _before_shift(inner)  # exp(x − max(x)), without the division
+                data = [parent for parent in inner.parents if parent.from_input] if shifted is inner else [shifted]
+                if inner.op not in _ON_SCORES | _ACTIVATIONS or len(data) != 1:
+                    break
+                activations += [inner.op] if inner.op in _ACTIVATIONS else []
+                inner = origin(data[0])
+            is_product = inner.op in ("mm", "bmm", "baddbmm") and all(p.from_input for p in inner.parents[-2:])
+            sums = [child for one in walked for child in readers.get(id(one), []) if child.op in ("sum", "_softmax")]
+            if is_product and not sums:  # a sum may divide the result afterwards
+                found.append(Unnormalised(inner, node, operand, tuple(activations)))
     return found
 
 
@@ -106,7 +216,7 @@ def _score_product(node: Node, scale: float, depth: int = 0) -> ScoreProduct | N
             return None  # a product with a parameter is a linear layer
         (_, query_factor), (key_node, key_factor) = unscaled(query), unscaled(key)
         before = query_factor * key_factor * float(node.options.get("alpha", 1))
-        return ScoreProduct(node, query, key, key_node, scale * before)
+        return ScoreProduct(node, query, key, key_node, scale * before, scale)
     if node.op in ("add", "sub", "masked_fill", "where", "clamp", "nan_to_num") and depth < 8:
         for parent in node.parents:
             if parent.from_input and (found := _score_product(parent, scale, depth + 1)) is not None:
@@ -148,18 +258,24 @@ def layer_op(node: Node) -> LinearOp | None:
 
 
 def linear_feeding(node: Node) -> LinearOp | None:
-    """Return the linear layer whose output `node` is, with only views (and the layer's own bias) in between."""
+    """Return the linear layer whose output `node` is, with only views (and the layer's own bias) in between.
+
+    Of a sum of two such outputs, which is linear too, the first.
+    """
     node = without_views(node)
+    if node.op == "add" and len(node.parents) == 2 and all(parent.from_input for parent in node.parents):
+        layers = [layer_op(without_views(parent)) for parent in node.parents]
+        return layers[0] if all(layers) else None
     if node.op == "add":
         leaves = [without_views(parent) for parent in node.parents]
         data = [parent for parent in node.parents if parent.from_input]
         if sum(leaf.kind == "parameter" and leaf.tensor.ndim == 1 for leaf in leaves) != 1 or len(data) != 1:
             return None
         node = without_views(data[0])
-    return linear_op(node) or _patch_embedding(node)
+    return layer_op(node) or patch_layer(node)
 
 
-def _patch_embedding(node: Node) -> LinearOp | None:
+def patch_layer(node: Node) -> LinearOp | None:
     """Return a convolution whose patches do not overlap, which is a linear layer on patches."""
     if node.op != "convolution" or not node.from_input:
         return None

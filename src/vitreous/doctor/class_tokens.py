@@ -25,21 +25,35 @@ def class_tokens(tested: ModelUnderTest) -> dict[str, str]:
 def concatenations(recorder: Recorder) -> Iterator[tuple[Node, int, Node]]:
     """Yield each concatenation of tokens with learned ones: its result, the axis of the tokens, the learned leaf."""
     for node in recorder.nodes:
-        if node.op != "cat" or node.tensor.ndim != 3 or not any(parent.from_input for parent in node.parents):
+        ndim = node.tensor.ndim
+        if node.op != "cat" or ndim not in (2, 3) or not any(parent.from_input for parent in node.parents):
             continue
-        axis = (node.arguments[1] if len(node.arguments) > 1 else 0) % 3
+        axis = (node.arguments[1] if len(node.arguments) > 1 else 0) % ndim
         for parent in node.parents:
             leaf = _leaf(parent)
             width = leaf.tensor.shape[-1] if leaf.tensor.ndim else 0
             is_vector = parent.tensor.shape[-1] == width and leaf.tensor.numel() <= 8 * width  # up to 8 registers
-            if axis < 2 and leaf.name and not leaf.from_input and is_vector:
+            if axis == ndim - 1 or not leaf.name or leaf.from_input or not is_vector:
+                continue
+            if ndim == 3:
                 yield node, axis, leaf
+            elif (joint := _stacked(recorder, node)) is not None:
+                yield joint, 1, leaf
+
+
+def _stacked(recorder: Recorder, tokens: Node) -> Node | None:
+    """Return the batch (B, N, D) that the tokens (N, D) of one image become a part of."""
+    for node in recorder.nodes:
+        is_joint = node.op in ("stack", "cat") and node.tensor.shape[-2:] == tokens.tensor.shape
+        if is_joint and node.tensor.ndim == 3 and any(without_views(parent) is tokens for parent in node.parents):
+            return node
+    return None
 
 
 def _leaf(node: Node) -> Node:
     """Walk back to the tensor that is copied for every image; of token + position, to the smaller one."""
     node = without_views(node)
-    while node.op == "repeat":
+    while node.op in ("repeat", "embedding"):
         node = without_views(node.parents[0])
     if node.op == "add" and not node.from_input:
         return min(map(_leaf, node.parents), key=lambda leaf: leaf.tensor.numel())

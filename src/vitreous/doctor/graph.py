@@ -20,7 +20,7 @@ _MOVES = VIEWS | frozenset([
 ])  # fmt: skip
 _RESHAPES = frozenset(["view", "_unsafe_view", "_reshape_alias", "reshape"])
 _ELEMENTWISE = frozenset(["add", "sub", "mul", "div"])
-_FUSED_NORMS = frozenset(["native_layer_norm", "native_batch_norm", "native_group_norm", "_fused_rms_norm"])
+FUSED_NORMS = frozenset(["native_layer_norm", "native_batch_norm", "native_group_norm", "_fused_rms_norm"])
 #: Normalisations: the fused ones, and what hand-written ones consist of.
 NORMS = frozenset(["native_layer_norm", "native_batch_norm", "native_group_norm", "_fused_rms_norm", "rsqrt", "var",
     "std", "var_mean", "std_mean", "linalg_vector_norm", "tanh", "sqrt", "norm", "mean"])  # fmt: skip
@@ -135,7 +135,7 @@ class Graph:
             moved = _move(node, carried)
             if moved is not None:
                 carried[id(node)] = moved
-            elif node.op not in SHAPE_ONLY and not (node.op in _FUSED_NORMS and node.result):
+            elif node.op not in SHAPE_ONLY and not (node.op in FUSED_NORMS and node.result):
                 for parent in known:
                     yield Carried(node, parent, carried[id(parent)] - 1)
 
@@ -144,22 +144,25 @@ def _move(node: Node, carried: dict[int, Tensor]) -> Tensor | None:
     """Return the labels of the elements of `node`; None if it is not a mere rearrangement."""
     parent = node.parents[0]
     try:
-        if is_dropped(node) or node.op in _RESHAPES or (node.op in _FUSED_NORMS and node.result == 0):
+        if is_dropped(node) or node.op in _RESHAPES or (node.op in FUSED_NORMS and node.result == 0):
             return carried[id(parent)].reshape(node.tensor.shape) if id(parent) in carried else None
         if node.op in _ELEMENTWISE and node.function is not None:
             (own,) = [parent for parent in node.parents if id(parent) in carried]
             others = [parent for parent in node.parents if parent is not own]
-            if any(other.from_input for other in others) or own.tensor.shape != node.tensor.shape:
+            # a factor or an offset per token, as in a norm, leaves each element where it is
+            if any(other.from_input and other.tensor.numel() >= own.tensor.numel() for other in others):
+                return None
+            if own.tensor.shape != node.tensor.shape:
                 return None
             return carried[id(own)]
         if node.op not in _MOVES or node.op == "as_strided" or node.function is None:
             return None
-        by_location = {_key(parent.tensor): carried.get(id(parent)) for parent in node.parents}
+        operands = iter(node.parents)  # in the order of the arguments
 
         def replace(value: Any) -> Any:
             if not isinstance(value, Tensor):
                 return value
-            found = by_location.get(_key(value))
+            found = carried.get(id(next(operands)))
             if found is not None:
                 return found
             return torch.zeros(value.shape, dtype=torch.float64) if value.is_floating_point() else value
@@ -171,7 +174,3 @@ def _move(node: Node, carried: dict[int, Tensor]) -> Tensor | None:
         return result.to(torch.float64) if tuple(result.shape) == tuple(node.tensor.shape) else None
     except (ValueError, RuntimeError, KeyError):
         return None
-
-
-def _key(tensor: Tensor) -> tuple[Any, ...]:
-    return tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tuple(tensor.shape), tensor.stride()

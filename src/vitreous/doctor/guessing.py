@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
+from torch import nn
+
+from vitreous.doctor.model_io import is_channels_last
 from vitreous.errors import VitreousError
 
 Shape = tuple[int, ...]
 _DEFAULT_SHAPE = (3, 32, 32)
+_CONFIGURATION = r"conf|cfg|args|param|opt|setting|flags|hparams"
 _PATCH = 4
 _DIM = 48
 _HEADS = 4
@@ -46,7 +52,7 @@ class Settings(dict[str, Any]):
         self._shape = shape
 
     def __missing__(self, name: str) -> Any:
-        if self._shape is None or name.startswith("_"):
+        if name.startswith("_") or self._shape is None:  # in this order: a copy has no shape at first
             raise KeyError(name)
         self[name] = guess(name, self._shape)
         return self[name]
@@ -85,24 +91,59 @@ def kind_of(name: str) -> str:
 
 
 def guess_arguments(
-    signature: inspect.Signature, given: dict[str, Any], shape: Shape | None
+    signature: inspect.Signature, given: dict[str, Any], shape: Shape | None, namespace: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], Shape | None]:
-    """Return all arguments without a default, and the shape of an image if the arguments state its size."""
+    """Return all arguments without a default, and the shape of an image if the arguments state its size.
+
+    `namespace` holds the names of the module, where the class of a configuration may be.
+    """
+    namespace = namespace or {}
     if shape is not None and len(shape) != 3:
         shape = None
+    if shape is not None and is_channels_last((1, *shape)):
+        shape = (shape[2], *shape[:2])
     values = {name: _objects(value) for name, value in given.items()}
     base = shape or _shape_in(signature, values) or _DEFAULT_SHAPE
     for parameter in signature.parameters.values():
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.name in values:
             continue
         if parameter.default is parameter.empty:
-            if re.search(r"conf|cfg|args|param|opt|setting|flags", parameter.name.lower()):
+            if (found := _configuration(parameter, namespace)) is not None:
+                values[parameter.name] = found
+            elif re.search(_CONFIGURATION, parameter.name.lower()):
                 values[parameter.name] = Settings({}, base)
             else:
                 values[parameter.name] = guess(parameter.name, base)
         elif shape is not None and kind_of(parameter.name) in ("image", "channels", "shape"):
             values[parameter.name] = guess(parameter.name, base)
     return values, _shape_in(signature, values)
+
+
+def _configuration(parameter: inspect.Parameter, namespace: Mapping[str, Any]) -> Any:
+    """Return a configuration with the author's own values: its class is the annotation, or in the same module."""
+    annotation = parameter.annotation
+    if isinstance(annotation, str):
+        annotation = namespace.get(annotation)
+    plain = (inspect.Parameter.empty, int, float, str, bool, dict, list, tuple, object)
+    if inspect.isclass(annotation) and annotation not in plain:
+        if issubclass(annotation, nn.Module) or annotation.__module__.partition(".")[0] in ("torch", "typing"):
+            return None
+        return _instance(annotation)
+    if not re.search(_CONFIGURATION, parameter.name.lower()):
+        return None
+    ready = [value for name, value in namespace.items() if name.lower() == parameter.name.lower()]
+    if len(ready) == 1 and isinstance(ready[0], dict | SimpleNamespace) and ready[0]:
+        return Settings(ready[0]) if isinstance(ready[0], dict) else ready[0]
+    own = [value for name, value in namespace.items() if inspect.isclass(value) and "config" in name.lower()
+           and value.__module__ == namespace.get("__name__") and not issubclass(value, nn.Module)]  # fmt: skip
+    return _instance(own[0]) if len(own) == 1 else None
+
+
+def _instance(configuration: type) -> Any:
+    try:
+        return configuration()
+    except Exception:  # fields without a default, or not a configuration
+        return None
 
 
 def _objects(value: Any) -> Any:
@@ -118,6 +159,9 @@ def _shape_in(signature: inspect.Signature, values: dict[str, Any]) -> Shape | N
         if settings._shape is not None:
             return settings._shape
         everything |= settings
+    for value in values.values():
+        if not isinstance(value, Settings) and hasattr(value, "__dict__") and not callable(value):
+            everything |= vars(value)
     for name, value in everything.items():
         if isinstance(value, int | tuple | list):
             stated.setdefault(kind_of(name), value)

@@ -12,7 +12,9 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import inspect
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -24,6 +26,8 @@ from vitreous.doctor.findings import MissingModule
 from vitreous.doctor.guessing import Settings, guess_arguments
 from vitreous.errors import VitreousError
 from vitreous.reports.formats import join
+
+LOADING_SECONDS = 60.0  # of wall time, for importing the file and for building the model
 
 #: Functions that may be called in a module-level assignment.
 _HARMLESS = frozenset(["torch", "np", "numpy", "math", "os", "int", "float", "str", "bool", "tuple", "list", "dict",
@@ -38,9 +42,10 @@ def load_from_file(path: Path, name: str) -> Callable[..., nn.Module]:
     module = _import(path)
     if not name:
         classes = [key for key, value in vars(module).items() if _is_own_module_class(value, module)]
-        if len(classes) != 1:
+        whole = [key for key in classes if key not in _parts(path)] if len(classes) > 1 else classes
+        if len(whole) != 1:
             raise VitreousError(f"{path}: name the model after a colon; it defines {join(classes, most=12) or 'none'}")
-        name = classes[0]
+        name = whole[0]
     if not hasattr(module, name):
         names = sorted(
             key for key, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__
@@ -63,9 +68,15 @@ def build(
     unknown = [name for name in given if name not in signature.parameters]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
         raise VitreousError(f"{target} has no argument {unknown[0]!r}; it has {join(signature.parameters, most=20)}")
-    arguments, shape = guess_arguments(signature, given, input_shape)
+    namespace = vars(sys.modules[found.__module__]) if getattr(found, "__module__", "") in sys.modules else {}
+    arguments, shape = guess_arguments(signature, given, input_shape, namespace)
     try:
-        model = found(**arguments)
+        with time_limit(f"building {target}"):
+            model = found(**arguments)
+    except MissingModule as error:
+        raise VitreousError(f"{target} cannot be built: {error}") from None
+    except TookTooLong:
+        raise
     except Exception as error:
         shown = {key: value for key, value in arguments.items() if not isinstance(value, Settings)}
         raise VitreousError(
@@ -77,8 +88,43 @@ def build(
     return model, {"constructor": (found, arguments), "input_shape": input_shape or shape}
 
 
+def _parts(path: Path) -> set[str]:
+    """Return the names that classes of this file mention: a block, a patch embedding, a class to inherit from."""
+    tree = ast.parse(path.read_text(encoding="utf-8", errors="replace"))
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    return {
+        name.id for node in classes for name in ast.walk(node) if isinstance(name, ast.Name) and name.id != node.name
+    }
+
+
 def _is_own_module_class(value: Any, module: ModuleType) -> bool:
     return inspect.isclass(value) and issubclass(value, nn.Module) and value.__module__ == module.__name__
+
+
+class TookTooLong(VitreousError):
+    """Code of the model's file ran for longer than `LOADING_SECONDS`."""
+
+
+@contextlib.contextmanager
+def time_limit(what: str) -> Iterator[None]:
+    """Stop after `LOADING_SECONDS`, where the system has alarms (not in threads, not on Windows)."""
+
+    def stop(*_: Any) -> None:
+        raise TookTooLong(
+            f"{what} took more than {LOADING_SECONDS:.0f} s: does it train, download or wait? Give the doctor a file"
+            " (or a function) that only defines and builds the model"
+        )
+
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
+        yield
+        return
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, LOADING_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 # --- import --------------------------------------------------------------------------------------------------
@@ -91,7 +137,7 @@ def _import(path: Path) -> ModuleType:
     for _ in range(4):  # from its own folder, or as part of a package around it
         _forget()
         try:
-            with _importing(folder):
+            with _importing(folder), time_limit(f"importing {path}"):
                 return importlib.import_module(name)
         except ImportError as failed:
             error = error or failed
@@ -196,7 +242,11 @@ def _definitions(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             if all(_root(call) in _HARMLESS for call in _calls(statement)):
                 yield statement
         elif isinstance(statement, ast.Try):
-            yield statement
+            for part in (statement.body, *(handler.body for handler in statement.handlers)):
+                part[:] = list(_definitions(part)) or [ast.Pass(lineno=1, col_offset=0)]
+            statement.orelse, statement.finalbody = list(_definitions(statement.orelse)), []
+            if statement.handlers:
+                yield statement
         elif isinstance(statement, ast.If) and "__name__" not in ast.dump(statement.test):
             statement.body = list(_definitions(statement.body)) or [ast.Pass(lineno=1, col_offset=0)]
             statement.orelse = list(_definitions(statement.orelse))

@@ -55,10 +55,15 @@ class ModelUnderTest:
         self.deadline = time.thread_time() + CPU_SECONDS
         self.refusals: dict[int, str] = {}  # batch size → the error it raises
         self.is_unbatched = False
+        #: (B, H, W, C) is what the model takes; it is given (B, C, H, W), which a hook permutes
+        self.is_channels_last = self.given_images is None and model_io.is_channels_last((1, *(self.input_shape or ())))
         try:
             self.model = copy.deepcopy(self.original)
         except Exception:  # some models hold objects that cannot be copied; `borrowed` restores the original
             self.model = self.original
+        if self.is_channels_last and self.input_shape is not None and self.model is not self.original:
+            self.input_shape = (self.input_shape[2], *self.input_shape[:2])
+            self.adapted(self.model)
         self.device = next((parameter.device for parameter in self.model.parameters()), torch.device("cpu"))
         self.images = self._find_inputs()  # normalised, channels first
         self.shape: Shape = tuple(self.images.shape[1:])
@@ -78,6 +83,14 @@ class ModelUnderTest:
             self.output_kind = model_io.kind_of(self.outputs(model, self.batch))
         self.num_classes = self.num_classes or max(outputs.shape[1], 2)
         self.fresh = self._looks_fresh() if self.fresh is None else self.fresh
+
+    def adapted(self, model: nn.Module) -> nn.Module:
+        """Let a new instance take the same inputs as the model under test."""
+        if self.is_channels_last:
+            model.register_forward_pre_hook(lambda _, inputs: (inputs[0].permute(0, 2, 3, 1), *inputs[1:]))
+        if self.is_unbatched:
+            model.register_forward_pre_hook(lambda _, inputs: (inputs[0][0], *inputs[1:]))
+        return model
 
     def _copy_uses_original(self, images: Tensor) -> bool:
         """Whether the copy computes with the original's parameters, as a function made in the constructor does."""
@@ -105,7 +118,7 @@ class ModelUnderTest:
             norm.momentum = 1.0
         try:
             with Deterministic():
-                self.model(self.images[:BATCH_SIZE])
+                self.model(self.images[:BATCH_SIZE].clone())
         except ValueError:  # one value per channel has no statistics: a model that takes one image at a time
             pass
         finally:
@@ -115,17 +128,18 @@ class ModelUnderTest:
                 norm.momentum = momentum
 
     def _looks_fresh(self) -> bool | None:
-        """Judge by the norm layers; without any, by whether another instance has other random matrices."""
-        if (fresh := looks_fresh(self.model)) is not None or self.factory is None:
+        """Judge by the norm layers; else by whether another instance has other random matrices."""
+        fresh = looks_fresh(self.model)
+        if fresh or self.factory is None:
             return fresh
         seed_everything(self.seed + 4242)
         try:
             others = dict(self.factory().named_parameters())
         except Exception:
-            return None
+            return fresh
         matrices = {name: parameter for name, parameter in self.model.named_parameters() if parameter.ndim > 1}
         same = sum(name not in others or torch.equal(p.cpu(), others[name].cpu()) for name, p in matrices.items())
-        return True if matrices and 2 * same < len(matrices) else None
+        return True if matrices and 2 * same < len(matrices) else fresh
 
     # --- inputs
 
@@ -167,6 +181,8 @@ class ModelUnderTest:
             try:
                 with self.borrowed() as model:
                     self.outputs(model, some)
+                    if size == 2 and len(images) > 2:
+                        self.refusals |= self._refusal(model, images[:3])
             except NotMeasured as error:
                 raise VitreousError(f"{error}; the doctor examines classifiers") from None
             except MissingModule:
@@ -174,7 +190,7 @@ class ModelUnderTest:
             except Exception as error:
                 self.refusals[size] = f"{type(error).__name__}: {error}".splitlines()[0]
                 continue
-            if size == 2:
+            if size == 2 and not self.refusals:
                 return images
             self.fixed_batch_size = size
             return some
@@ -185,6 +201,14 @@ class ModelUnderTest:
             f"The model does not accept inputs of shape {(2, *images.shape[1:])}: {self.refusals[2]};"
             " give its shape: --input-shape 1,28,28 (or images=...)"
         )
+
+    def _refusal(self, model: nn.Module, images: Tensor) -> dict[int, str]:
+        """Return the error that these images raise, by their number: two of them may be accepted by a constant 2."""
+        try:
+            self.outputs(model, images)
+        except Exception as error:
+            return {len(images): f"{type(error).__name__}: {error}".splitlines()[0]}
+        return {}
 
     def _accepts_unbatched(self, image: Tensor) -> bool:
         """Whether the model takes one image without a batch axis; if so, it is given that from now on."""
@@ -228,7 +252,7 @@ class ModelUnderTest:
     ) -> Tensor:
         """Return the model's raw outputs, (B, classes); random draws give their expectation unless `mode` is given."""
         with torch.set_grad_enabled(grad), mode if mode is not None else Deterministic():
-            return model_io.logits_in(model(images))
+            return model_io.logits_in(model(images.clone()))  # some models change their input in place
 
     def log_probabilities(
         self, model: nn.Module, images: Tensor, *, mode: AbstractContextManager | None = None, grad: bool = False
@@ -271,7 +295,7 @@ class ModelUnderTest:
 
     def record(self, images: Tensor, *, randomised: bool = False) -> Recorder:
         with self.borrowed(randomised=randomised) as model:
-            return record_forward(model, images, unregistered_tensors(model))
+            return record_forward(model, images.clone(), unregistered_tensors(model))
 
     @cached_property
     def recording(self) -> Recorder:
@@ -298,3 +322,10 @@ class ModelUnderTest:
         if not found:
             raise NotMeasured("no attention was observed (a softmax whose result is multiplied with other activations)")
         return found
+
+    @property
+    def has_attention(self) -> bool:
+        try:
+            return bool(self.attention)
+        except NotMeasured:
+            return False

@@ -32,10 +32,6 @@ class Norm:
     is_batch_norm: bool = False
 
     @property
-    def group_size(self) -> int:
-        return self.node.tensor.shape.numel() // int(self.groups.max() + 1)
-
-    @property
     def groups(self) -> Tensor:
         """The group of each element, as a number."""
         shape = [1 if axis in self.axes else size for axis, size in enumerate(self.node.tensor.shape)]

@@ -49,7 +49,7 @@ def seed_everything(seed: int) -> None:
     np.random.seed(seed % 2**32)
 
 
-def _is_random(operation: Any) -> bool:
+def is_random(operation: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in operation.tags
 
 
@@ -65,7 +65,7 @@ class Deterministic(TorchDispatchMode):
         self.only_dropout = only_dropout
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _is_random(func) and (not self.only_dropout or func.overloadpacket.__name__.rstrip("_") in DROPOUT):
+        if is_random(func) and (not self.only_dropout or func.overloadpacket.__name__.rstrip("_") in DROPOUT):
             return _expected_result(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
@@ -97,7 +97,7 @@ class Reseeded(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if _is_random(func) and isinstance(result, Tensor) and result.device.type == "cpu":
+        if is_random(func) and isinstance(result, Tensor) and result.device.type == "cpu":
             order = torch.randperm(result.numel(), generator=self.generator)
             result.copy_(result.flatten()[order].view(result.shape))
         return result

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from vitreous.doctor.findings import NotMeasured
 from vitreous.doctor.model_io import logits_in
-from vitreous.doctor.randomness import Deterministic
+from vitreous.doctor.randomness import Deterministic, is_random
 
 
 @dataclass(eq=False)
@@ -148,7 +148,26 @@ def record_forward(model: nn.Module, inputs: Tensor, plain: dict[str, Tensor]) -
             output = model(inputs)
     with contextlib.suppress(NotMeasured):
         recorder.output = recorder.node_of(logits_in(output))
+    _merge_repeated(recorder)
     return recorder
+
+
+def _merge_repeated(recorder: Recorder) -> None:
+    """Let everything read the first of several equal computations: norm(x) called twice is one tensor.
+
+    The repeated ones stay in the list, where nothing reads them.
+    """
+    first: dict[Any, Node] = {}
+    same: dict[int, Node] = {}
+    for node in recorder.nodes:
+        node.parents = tuple(same.get(id(parent), parent) for parent in node.parents)
+        if node.function is None or node.function._schema.is_mutable or is_random(node.function) or not node.parents:
+            continue
+        constants = tree_map(lambda value: None if isinstance(value, Tensor) else value, (node.arguments, node.options))
+        key = node.function, node.result, tuple(map(id, node.parents)), repr(constants)
+        same[id(node)] = first.setdefault(key, node)
+    if recorder.output is not None:
+        recorder.output = same.get(id(recorder.output), recorder.output)
 
 
 # --- walking back through a recording ------------------------------------------------------------------------

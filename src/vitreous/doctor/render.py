@@ -47,8 +47,11 @@ def _lines(diagnosis: Diagnosis, title: str) -> Iterator[Text]:
         if finding.diff:
             yield Text(f"  example: vitreous doctor --explain {finding.id}", style="dim")
         yield Text()
+    reasons: dict[str, list[str]] = {}
     for unmeasured in diagnosis.not_measured:
-        yield Text.assemble(("not measured ", "magenta"), unmeasured.id, (f": {unmeasured.reason}", "dim"))
+        reasons.setdefault(unmeasured.reason, []).append(unmeasured.id)
+    for reason, ids in reasons.items():
+        yield Text.assemble(("not measured ", "magenta"), ", ".join(ids), (f": {reason}", "dim"))
     if diagnosis.healthy:
         yield Text.assemble(("in order: ", "green"), (", ".join(diagnosis.healthy), "dim"))
     yield Text(_summary(diagnosis), style="bold")

@@ -20,7 +20,7 @@ from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.doctor.diagnosis import diagnose
 from vitreous.doctor.findings import Diagnosis
-from vitreous.doctor.model_file import build, load_from_file
+from vitreous.doctor.model_file import TookTooLong, build, load_from_file, time_limit
 from vitreous.errors import ConfigError, DataError, VitreousError, quoted
 from vitreous.hardware import prepare, require_memory
 from vitreous.models import build as build_model
@@ -64,10 +64,11 @@ def diagnose_target(
     else:
         model, known = target_model(target, seed, given, shape)
         if "constructor" in known:
-            sizes = {
-                key: value for key, value in known["constructor"][1].items() if isinstance(value, int | float | str)
-            }
-            notes = (f"built with {sizes}",) if sizes else ()
+            found, built_with = known["constructor"]
+            sizes = {key: value for key, value in built_with.items() if isinstance(value, int | float | str)}
+            if target.endswith(".py"):
+                notes = (f"examined {found.__name__}; name another class after a colon",)
+            notes += (f"built with {sizes}",) if sizes else ()
         if data is not None:
             base = preset(target).data if target in PRESETS else DataConfig()
             dataset = load_dataset(base.replace(name=data))
@@ -111,7 +112,8 @@ def _import_model(
     here = str(Path.cwd())
     sys.path.insert(0, here)  # `python -m` searches the current folder too; an installed command does not
     try:
-        found: Any = importlib.import_module(module_name)
+        with time_limit(f"importing {module_name}"):
+            found: Any = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or module_name
         if module_name == missing or module_name.startswith(missing + "."):
@@ -119,6 +121,8 @@ def _import_model(
         else:
             reason = f"{module_name} could not be imported: the module {missing!r} is missing"
         raise VitreousError(f"{target!r}: {reason}") from None
+    except TookTooLong:
+        raise
     except Exception as error:
         raise VitreousError(f"{target!r}: importing {module_name} failed: {type(error).__name__}: {error}") from error
     finally:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from vitreous.doctor.attention_ops import AttentionOp, ScoreProduct
-from vitreous.doctor.checks.layout import is_between_channels
+from vitreous.doctor.attention_ops import AttentionOp, ScoreProduct, unnormalised_attention
+from vitreous.doctor.checks.batch import between_channels
+from vitreous.doctor.checks.layout import compares_tokens, is_between_channels, weighs_tokens
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.reports.formats import number, percent
@@ -25,7 +26,7 @@ def scale(tested: ModelUnderTest) -> Iterator[Finding]:
     measured = [
         (op.module, op.scores.scale, op.scores.query.shape[-1])
         for op in tested.attention
-        if op.scores and not math.isnan(op.scores.scale) and not _is_normalised(op.scores)  # unit vectors need no scale
+        if op.scores and not math.isnan(op.scores.scale) and not _needs_no_scale(op.scores)
     ]
     if not measured:
         raise NotMeasured("no product of queries and keys with a fixed scale was observed")
@@ -37,8 +38,8 @@ def scale(tested: ModelUnderTest) -> Iterator[Finding]:
     if after:
         yield finding(
             "attention-scale",
-            f"in {len(after)} of {len(tested.attention)} attentions, first `{after[0].module}`, the weights are"
-            f" multiplied by {number(after[0].weight_factor)} after the softmax, so that those of a token"
+            f"in {len(after)} of {len(tested.attention)} attentions, first `{after[0].module or 'forward'}`, the"
+            f" weights are multiplied by {number(after[0].weight_factor)} after the softmax, so that those of a token"
             " sum to that instead of 1; the scale belongs before the softmax.",
             module=after[0].module,
         )
@@ -47,15 +48,17 @@ def scale(tested: ModelUnderTest) -> Iterator[Finding]:
         effect = "no scaling at all" if abs(factor - 1) < 1e-6 else f"a head width of {number(factor**-2)}"
         yield finding(
             "attention-scale",
-            f"in {len(wrong)} of {len(measured)} attentions, first `{module}`, q·k is multiplied by {number(factor)},"
-            f" which corresponds to {effect}; the head width is {head_dim}, so it should be 1/√{head_dim} ="
-            f" {number(head_dim**-0.5)}.",
+            f"in {len(wrong)} of {len(measured)} attentions, first `{module or 'forward'}`, q·k is multiplied"
+            f" by {number(factor)}, which corresponds to {effect}; the head width is {head_dim}, so it should be"
+            f" 1/√{head_dim} = {number(head_dim**-0.5)}.",
             module=module,
         )
 
 
 def softmax_axis(tested: ModelUnderTest) -> Iterator[Finding]:
     """Each query's weights, as they enter the product with the values, must sum to 1."""
+    if between_channels(tested):
+        raise NotMeasured("attention compares channels instead of tokens, which includes this")
     wrong = [op for op in tested.attention if not _rows_sum_to_one(op)]
     # sums below 1 alone: part of the softmax was dropped on purpose (a sink, an extra token)
     wrong = [op for op in wrong if float(op.weights.sum(-1).max()) > 1 + 1e-3]
@@ -63,11 +66,54 @@ def softmax_axis(tested: ModelUnderTest) -> Iterator[Finding]:
         op, sums = wrong[0], wrong[0].weights.sum(-1)
         yield finding(
             "softmax-axis",
-            f"in {len(wrong)} of {len(tested.attention)} attentions, first `{op.module}`, softmax runs over axis"
-            f" {op.softmax_dim} of a {tuple(op.logits.shape)} tensor, but the product with the values sums over"
-            f" another: the weights of a token sum to between {number(float(sums.min()))} and"
+            f"in {len(wrong)} of {len(tested.attention)} attentions, first `{op.module or 'forward'}`, softmax runs"
+            f" over axis {op.softmax_dim} of a {tuple(op.logits.shape)} tensor, but the product with the values sums"
+            f" over another: the weights of a token sum to between {number(float(sums.min()))} and"
             f" {number(float(sums.max()))} instead of 1.",
             module=op.module,
+        )
+
+
+def softmax_missing(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Scores of tokens with tokens must become weights that sum to 1 before they are multiplied with the values."""
+    found = [
+        op
+        for op in unnormalised_attention(tested.recording)
+        if compares_tokens(tested.graph, op.scores) or weighs_tokens(tested.graph, op)
+    ]
+    if not found:
+        tested.attention  # noqa: B018  raises where there is no attention at all
+        return
+    plain = [op for op in found if not op.activations or "exp" in op.activations]  # exp is half a softmax
+    op = (plain or found)[0]
+    sums = op.operand.tensor.flatten(0, -2).sum(-1)
+    after = f" (after {op.activations[0]})" if op.activations else ""
+    yield finding(
+        "softmax-missing",
+        f"in {len(plain or found)} attentions, first `{op.module or 'forward'}`, the scores q·k{after} are multiplied"
+        f" with the values without a softmax: the weights of a token sum to between {number(float(sums.min()))} and"
+        f" {number(float(sums.max()))} instead of 1.",
+        level=None if plain else "note",  # other activations are used on purpose
+        module=op.module,
+    )
+
+
+def masked_tokens(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Tokens on which no query of any attention puts any weight."""
+    ops = [op for op in tested.attention if op.scores and op.weights.shape[-1] > 2 and _rows_sum_to_one(op)]
+    if not ops:
+        raise NotMeasured("no attention over three or more tokens with weights that sum to 1 was observed")
+    unseen = [(op.weights == 0).all(dim=-2).all(dim=0) for op in ops]
+    if len({len(row) for row in unseen}) > 1 or any(bool(row.all()) for row in unseen):
+        return
+    never = torch.stack(unseen).all(0)
+    if bool(never.any()) and next(blown_up(tested), None) is None:
+        where = never.nonzero().flatten().tolist()
+        yield finding(
+            "tokens-masked",
+            f"in all {len(ops)} attentions, {len(where)} of {len(never)} tokens (first: number {where[0]}) get weight 0"
+            " from every token of every image: a mask hides them.",
+            module=ops[0].module,
         )
 
 
@@ -81,7 +127,7 @@ def causal(tested: ModelUnderTest) -> Iterator[Finding]:
         if masked:
             yield finding(
                 "causal-mask",
-                f"in {len(masked)} of {len(ops)} attentions, first `{masked[0].module}`, all"
+                f"in {len(masked)} of {len(ops)} attentions, first `{masked[0].module or 'forward'}`, all"
                 f" {masked[0].weights.shape[-1]} tokens have weight 0 on {direction} ones: the mask of a language"
                 " model.",
                 module=masked[0].module,
@@ -101,17 +147,19 @@ def blown_up(tested: ModelUnderTest) -> Iterator[Finding]:
     worst_share, worst_gap, module = 0.0, 0.0, ""
     for op in tested.attention:
         is_last = op.softmax_dim == op.logits.ndim - 1
-        logits = (op.unmasked if is_last else op.logits).float()  # masks and biases (Swin's −100) are no scores
+        unmasked = op.unmasked.reshape(op.logits.shape) if op.unmasked.numel() == op.logits.numel() else op.logits
+        logits = (op.unmasked if is_last else unmasked).float()  # masks and biases (Swin's −100) are no scores
         gaps = logits.amax(-1 if is_last else op.softmax_dim, keepdim=True) - logits
         gaps = gaps[torch.isfinite(gaps) & (gaps < MASKED)]
         share = float((gaps > UNDERFLOW).float().mean())  # NaN without scores, which is not larger
         if share > worst_share:
             worst_share, worst_gap, module = share, float(gaps.max()), op.module
-    # one weight in a thousand: 12 % of denormals made attention ten times slower, a single one costs nothing
-    if worst_share > 1e-3:
+    # 12 % of denormals made attention ten times slower, a single one costs nothing; healthy post-norm models with
+    # large embeddings start with up to 0.1 % in their first layer
+    if worst_share > 1e-2:
         yield finding(
             "attention-blown-up",
-            f"attention logits have blown up: in `{module}` they differ by up to {number(worst_gap)}, and"
+            f"attention logits have blown up: in `{module or 'forward'}` they differ by up to {number(worst_gap)}, and"
             f" {percent(worst_share)} of the weights are below e^−{UNDERFLOW:.0f}, where float32 has only denormals"
             " and zero.",
             module=module,
@@ -131,11 +179,19 @@ def collapsed(tested: ModelUnderTest) -> Iterator[Finding]:
         entropy, op = min(low, key=lambda pair: pair[0])
         yield finding(
             "attention-collapsed",
-            f"attention has collapsed in {len(low)} of {len(ops)} attentions: in `{op.module}` the mean entropy is"
-            f" {percent(entropy)} of that of uniform attention; the mean largest weight is"
+            f"attention has collapsed in {len(low)} of {len(ops)} attentions: in `{op.module or 'forward'}` the mean"
+            f" entropy is {percent(entropy)} of that of uniform attention; the mean largest weight is"
             f" {number(float(op.weights.amax(-1).mean()))}.",
             module=op.module,
         )
+
+
+def _needs_no_scale(scores: ScoreProduct) -> bool:
+    """Whether queries and keys are normalised to a length, and to less than √width each: logits are bounded then."""
+    if not scores.is_normalised:
+        return False
+    largest = float(scores.query.norm(dim=-1).mean() * scores.key.norm(dim=-2).mean())  # includes the scale of q or k
+    return largest * abs(scores.scale_after) < 0.9 * scores.query.shape[-1]
 
 
 def _rows_sum_to_one(op: AttentionOp) -> bool:
@@ -145,9 +201,3 @@ def _rows_sum_to_one(op: AttentionOp) -> bool:
 def _relative_entropy(weights: Tensor) -> float:
     entropy = -(weights * weights.clamp(min=1e-30).log()).sum(-1).mean()
     return float(entropy) / math.log(weights.shape[-1])
-
-
-def _is_normalised(scores: ScoreProduct) -> bool:
-    """Whether all queries have the same length, and all keys: normalised on purpose (cosine attention, QK-norm)."""
-    lengths = scores.query.norm(dim=-1), scores.key.norm(dim=-2)
-    return all(length.numel() >= 4 and float(length.std()) <= 1e-3 * float(length.mean()) for length in lengths)

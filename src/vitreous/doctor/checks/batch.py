@@ -6,12 +6,14 @@ Shapes: G groups (images × heads) of S positions, K head width.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
 from vitreous.doctor.attention_ops import attention_ops
+from vitreous.doctor.checks.layout import is_between_channels
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_io import max_moved, regions
 from vitreous.doctor.model_under_test import BATCH_SIZE, ModelUnderTest
@@ -99,6 +101,8 @@ def _dependence(tested: ModelUnderTest, batch: Tensor, dtype: torch.dtype) -> tu
             (permuted, f"in a batch of {len(batch)} and in the same batch reordered"),
         ):
             moved = max_moved(together[: len(other)], other) if len(other) else 0.0
+            if math.isnan(moved) and bool(torch.isfinite(together).all()):  # as after a division by the batch's std
+                moved = 1.0
             if moved > worst:
                 worst, how = moved, comparison + (" (all parameters randomised)" if randomised else "")
     return worst, how
@@ -111,6 +115,17 @@ def tokens_never_attend(tested: ModelUnderTest) -> Iterator[Finding]:
     image, those tokens never attend to each other, whatever else is mixed.
     """
     ops = [op for op in tested.attention if op.scores] or tested.attention
+    if between_channels(tested):
+        op = ops[0]
+        yield finding(
+            "tokens-never-attend",
+            f"in all {len(ops)} attentions, first `{op.module or 'forward'}`, the {op.weights.shape[-1]} positions that"
+            " are compared are the channels of a head, each over all tokens: the axes of q·k are exchanged, unless"
+            " attention between channels is intended.",
+            level="warning",
+            module=op.module,
+        )
+        return
     images = tested.images[: tested.num_recorded].clone()
     other = tested.synthetic_inputs(len(images), offset=2)
 
@@ -139,10 +154,20 @@ def tokens_never_attend(tested: ModelUnderTest) -> Iterator[Finding]:
     if "" in reasons.values():
         return
     first, reason = next(iter(reasons.items()))
+    module = tested.attention[first].module
     yield finding(
         "tokens-never-attend",
-        f"tokens of one image never attend to each other: in `{tested.attention[first].module}`, given {len(images)}"
-        f" images, {reason}.",
+        f"tokens of one image never attend to each other: in `{module or 'forward'}`, given {len(images)} images,"
+        f" {reason}.",
+        module=module,
+    )
+
+
+def between_channels(tested: ModelUnderTest) -> bool:
+    """Whether all attention compares channels, and not on purpose: XCiT normalises queries and keys for it."""
+    ops = [op for op in tested.attention if op.scores]
+    return bool(ops) and all(
+        is_between_channels(tested.graph, op) and not (op.scores and op.scores.is_normalised) for op in ops
     )
 
 

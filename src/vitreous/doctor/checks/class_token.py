@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from vitreous.doctor.attention_ops import attention_ops
 from vitreous.doctor.class_tokens import concatenations
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.graph import Graph
 from vitreous.doctor.intervention import Changed
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.recording import VIEWS, Node, Recorder
+from vitreous.reports.formats import join
 
 _NOT_READ = 1e-5  # of the largest output: float noise is 1e-7, a token that is read moves the outputs by 0.1 and more
 
@@ -28,7 +30,8 @@ def not_read(tested: ModelUnderTest) -> Iterator[Finding]:
     recorder = tested.record(images, randomised=True)
     joined = list(concatenations(recorder))
     if not joined:
-        raise NotMeasured("no class token was observed")
+        yield from _one_patch_read(tested, recorder, images)
+        return
     joint, axis, _ = joined[-1]
     learned = _learned_positions(tested, recorder, joint, axis)
     last, axis = _last_tokens(recorder, joint, axis)
@@ -36,15 +39,43 @@ def not_read(tested: ModelUnderTest) -> Iterator[Finding]:
     reads = _reader(tested, recorder, last, axis, images)
     if not learned or not patches or reads(learned):
         return
-    position = _only_position(patches, reads)
-    if position is not None:
+    found = _read_positions(patches, reads, most=len(learned))
+    if found:
         names = quoted(dict.fromkeys(leaf.name for _, _, leaf in joined))
         count = len(learned) + len(patches)
         yield finding(
             "class-token-not-read",
-            f"of the {count} tokens behind the last block, number {position} (from 0) alone reaches the output, and it"
-            f" is a patch; {names}, number {', '.join(map(str, learned))}, is only attended to: other values there"
-            " change nothing.",
+            f"of the {count} tokens behind the last block, only number {_listed(found)} (from 0)"
+            f" {'reaches the output, which is a patch' if len(found) == 1 else 'reach the output, which are patches'};"
+            f" {names}, number {_listed(learned)}, {'is' if len(learned) == 1 else 'are'} only attended to: other"
+            " values there change nothing.",
+            module=last.module,
+        )
+
+
+def _one_patch_read(tested: ModelUnderTest, recorder: Recorder, images: Tensor) -> Iterator[Finding]:
+    """Without a class token, all patches must be read: a mean, a maximum or attention pooling."""
+    attention = [op for op in attention_ops(recorder) if op.scores and op.weights.shape[-1] > 2]
+    count = attention[0].weights.shape[-1] if attention else 0
+    sums = [
+        node
+        for node in recorder.nodes
+        if node.op == "add" and node.tensor.ndim == 3 and all(parent.from_input for parent in node.parents)
+        and list(node.tensor.shape).count(count) == 1 and len(images) in node.tensor.shape
+    ]  # fmt: skip
+    constant = [node for node in recorder.nodes if node.op == "cat" and node.tensor.ndim == 3 and node.from_input
+                and not all(parent.from_input for parent in node.parents)]  # fmt: skip
+    if not sums or count == len(images) or constant:
+        raise NotMeasured("no class token was observed")
+    axis = list(sums[0].tensor.shape).index(count)
+    last, axis = _last_tokens(recorder, sums[0], axis)
+    patches = list(range(sums[0].tensor.shape[axis]))
+    found = _read_positions(patches, _reader(tested, recorder, last, axis, images), most=1)
+    if found:
+        yield finding(
+            "class-token-not-read",
+            f"of the {len(patches)} tokens behind the last block, only number {found[0]} (from 0) reaches the output,"
+            " which is a patch: the model has no class token.",
             module=last.module,
         )
 
@@ -62,7 +93,7 @@ def _learned_positions(tested: ModelUnderTest, recorder: Recorder, joint: Node, 
 def _last_tokens(recorder: Recorder, joint: Node, axis: int) -> tuple[Node, int]:
     """Return the last result with all tokens in it, and the axis they are on: encoders may exchange batch and token."""
     graph, shape = Graph(recorder), tuple(joint.tensor.shape)
-    exchanged = shape[1], shape[0], shape[2]
+    exchanged = (shape[1], shape[0], shape[2]) if axis < 2 else shape
     for node in reversed(recorder.nodes):
         found = tuple(node.tensor.shape)
         if found not in (shape, exchanged) or node.op in VIEWS or node.function is None or node.result:
@@ -99,12 +130,16 @@ def _reader(
     return reads
 
 
-def _only_position(positions: list[int], reads: Callable[[list[int]], bool]) -> int | None:
-    """Return the single position that is read, found by halving; None if there are several, or none."""
-    while len(positions) > 1:
-        half = len(positions) // 2
-        is_read = [reads(part) for part in (positions[:half], positions[half:])]
-        if is_read[0] == is_read[1]:
-            return None
-        positions = positions[:half] if is_read[0] else positions[half:]
-    return positions[0] if reads(positions) else None
+def _listed(positions: list[int]) -> str:
+    return join(map(str, positions), most=4)
+
+
+def _read_positions(positions: list[int], reads: Callable[[list[int]], bool], most: int) -> list[int]:
+    """Return the positions that are read, found by halving; empty if there are more than `most`, or none."""
+    parts = [positions] if reads(positions) else []
+    while any(len(part) > 1 for part in parts):
+        halves = [half for part in parts for half in (part[: len(part) // 2], part[len(part) // 2 :]) if half]
+        parts = [half for half in halves if reads(half)]
+        if len(parts) > most:
+            return []
+    return [part[0] for part in parts]

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from vitreous.doctor.attention_ops import layer_op, patch_layer
 from vitreous.doctor.checks.outputs import activation_on_logits
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_under_test import ModelUnderTest
@@ -42,6 +43,39 @@ def first_loss(tested: ModelUnderTest) -> Iterator[Finding]:
             f"the first loss is {number(loss)}; an untrained model should have ln({tested.num_classes}) ="
             f" {number(expected)}.",
         )
+
+
+def weight_sizes(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Compare the standard deviation of every linear layer's initial weights with 1/√(inputs)."""
+    named = dict(tested.model.named_parameters())
+    ratios: dict[str, float] = {}
+    for node in tested.recording.nodes:
+        layer = layer_op(node) or patch_layer(node)
+        if layer is not None and layer.weight in named and layer.in_features >= 8:
+            ratios[layer.weight] = float(named[layer.weight].detach().std()) * layer.in_features**0.5
+    if len(ratios) < 4:
+        raise NotMeasured("fewer than four linear layers were observed")
+    # Of 1/√inputs, the usual initialisations have 0.05 (std 0.02, width 8) to 1.4 (Xavier, Kaiming); last layers of
+    # branches and heads may start at zero, which is less than half of the layers.
+    large = [name for name, ratio in ratios.items() if ratio > 2.5]
+    small = [name for name, ratio in ratios.items() if ratio < 0.01]
+    tiny = [name for name in small if ratios[name]]  # zeros may be on purpose, tiny numbers are not
+    is_small = 5 * len(small) >= 3 * len(ratios) or 4 * len(tiny) >= len(ratios)
+    if not is_small:  # no trained model has such weights
+        _require_fresh(tested)
+    for names, id, is_found in (
+        (large, "weights-too-large", 5 * len(large) >= 3 * len(ratios)),
+        (small, "weights-too-small", is_small),
+    ):
+        if is_found:
+            typical = sorted(ratios[name] for name in names)[len(names) // 2]
+            yield finding(
+                id,
+                f"the initial weights of {len(names)} of {len(ratios)} linear layers, first `{names[0]}`, have"
+                f" {number(typical)} times the standard deviation 1/√inputs that preserves the size of a signal"
+                f" (`{names[0]}`: {number(float(named[names[0]].detach().std()))}).",
+                module=names[0].rpartition(".")[0],
+            )
 
 
 def activations_with_depth(tested: ModelUnderTest) -> Iterator[Finding]:
@@ -151,6 +185,7 @@ def _through_blocks(tested: ModelUnderTest) -> tuple[list[float], list[float]]:
     over many tokens.
     """
     _require_fresh(tested)
+    tested.require_repeatable()  # and finite
     with tested.borrowed() as model:
         outputs = _block_outputs(tested, model) or _residual_sums(tested, model)
         if len(outputs) < 2:

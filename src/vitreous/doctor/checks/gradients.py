@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from vitreous.doctor.attention_ops import layer_op
+from vitreous.doctor.checks.layout import heads_scrambled
+from vitreous.doctor.checks.norms import norm_axis
 from vitreous.doctor.class_tokens import class_tokens
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.doctor.norm_ops import scalings
 from vitreous.doctor.recording import without_views
 from vitreous.reports.formats import plural
 
@@ -30,7 +35,25 @@ def parameters_without_gradient(tested: ModelUnderTest) -> Iterator[Finding]:
     """Parameters without gradient in eval and in training mode."""
     if tested.ignores_image:
         raise NotMeasured("the image does not reach the output, which includes this")
+    if (count := _cut_off(tested)) is not None:
+        yield finding(
+            "parameters-without-gradient",
+            f"none of {count} parameter tensors gets a gradient, neither in training nor in eval mode: the output does"
+            " not require one. The forward pass runs under torch.no_grad(), or its result is detached.",
+            level="broken",
+        )
+        return
     dead = _without_gradient(tested) - set(_untrained_class_tokens(tested) or {})
+    # where merged heads are mixed up, a class token may read some of them only
+    if not dead and not _is_found(heads_scrambled, tested) and (parts := _dead_parts(tested)):
+        name, (start, stop, rows) = next(iter(parts.items()))
+        yield finding(
+            "parameters-without-gradient",
+            f"rows {start} to {stop - 1} of {rows} of {len(parts)} weights (first: `{name}`) get no gradient from"
+            f" {len(tested.batch)} images, even with all parameters randomised: what is computed there, the queries,"
+            " keys or values for example, is not used.",
+            module=name.rpartition(".")[0],
+        )
     if dead:
         named = dict(tested.model.named_parameters())
         size = sum(named[name].numel() for name in dead)
@@ -45,6 +68,17 @@ def parameters_without_gradient(tested: ModelUnderTest) -> Iterator[Finding]:
             level="note" if spare or single else None,
             module=min(dead).rpartition(".")[0],
         )
+
+
+def _cut_off(tested: ModelUnderTest) -> int | None:
+    """Return the number of parameters if the output requires no gradient although they do."""
+    for training in (False, True):
+        with tested.borrowed(training=training) as model:
+            trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+            if not trainable or tested.outputs(model, tested.batch[:2] if not tested.fixed_batch_size else tested.batch,
+                                               grad=True).requires_grad:  # fmt: skip
+                return None
+    return len(trainable)
 
 
 def _untrained_class_tokens(tested: ModelUnderTest) -> dict[str, str] | None:
@@ -87,6 +121,42 @@ def _without_gradient(tested: ModelUnderTest) -> set[str]:
             gradients = tested.gradients(outputs, list(named.values()), offset=6)
             dead.append({name for name, g in zip(named, gradients, strict=True) if g is None or not bool(g.any())})
     return (dead[0] & dead[1]) - _key_biases(tested)
+
+
+def _is_found(check: Callable[[ModelUnderTest], Iterator[Finding]], tested: ModelUnderTest) -> bool:
+    try:
+        return next(check(tested), None) is not None
+    except NotMeasured:
+        return False
+
+
+def _dead_parts(tested: ModelUnderTest) -> dict[str, tuple[int, int, int]]:
+    """Return name → (start, stop, rows) of the linear layers of which a sixth of the outputs or more is never used.
+
+    One block of rows: single units of a ReLU may be inactive for all images.
+    """
+    layers = {linear.weight for node in tested.recording.nodes if (linear := layer_op(node)) is not None}
+    if not _is_found(norm_axis, tested):  # with one weight per token, those of tokens that are not read are unused
+        layers |= {norm.weight for norm in scalings(tested.recording.nodes)}  # features that nothing behind it reads
+    layers -= _of_single_keys(tested)
+    used: dict[str, Tensor] = {}
+    for training in (False, True):
+        with tested.borrowed(randomised=True, training=training) as model:
+            named = {name: p for name, p in model.named_parameters() if name in layers and p.requires_grad}
+            named = {name: p for name, p in named.items() if p.ndim and len(p) >= 6}
+            if not named:
+                return {}
+            gradients = tested.gradients(tested.outputs(model, tested.batch, grad=True), list(named.values()), offset=6)
+        for name, gradient in zip(named, gradients, strict=True):
+            gradient = torch.zeros_like(named[name]) if gradient is None else gradient
+            rows = gradient.cpu().reshape(len(gradient), -1).any(1)
+            used[name] = used[name] | rows if name in used else rows
+    found = {}
+    for name, rows in used.items():
+        unused = (~rows).nonzero().flatten().tolist()
+        if unused and 6 * len(unused) >= len(rows) and unused[-1] - unused[0] + 1 == len(unused) < len(rows):
+            found[name] = (unused[0], unused[-1] + 1, len(rows))
+    return found
 
 
 def _of_single_keys(tested: ModelUnderTest) -> set[str]:

@@ -12,9 +12,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from vitreous.doctor.attention_ops import AttentionOp, linear_op
+from vitreous.doctor.attention_ops import AttentionOp, Unnormalised, layer_op, linear_op
+from vitreous.doctor.constructors import constructor_values
 from vitreous.doctor.findings import Finding, NotMeasured, finding
-from vitreous.doctor.graph import Carried, Graph, origin
+from vitreous.doctor.graph import FUSED_NORMS, Carried, Graph, origin
+from vitreous.doctor.guessing import kind_of
 from vitreous.doctor.model_io import is_image
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.recording import Node, unscaled
@@ -37,10 +39,10 @@ def heads_scrambled(tested: ModelUnderTest) -> Iterator[Finding]:
     """Splitting the width into heads, and merging the heads, must keep the tokens apart."""
     measured = False
     for op in _first_and_last(tested.attention):
-        for text in (*(_split(tested.graph, *operand) for operand in _operands(op)), _merge(tested.graph, op)):
+        for text in (*(_split(tested.graph, *operand) for operand in _operands(op)), _merge(tested, op)):
             measured = measured or text is not None
             if text:
-                yield finding("heads-scrambled", f"in `{op.module}`, {text}.", module=op.module)
+                yield finding("heads-scrambled", f"in `{op.module or 'forward'}`, {text}.", module=op.module)
                 return
     if not measured:
         raise NotMeasured("the elements of queries, keys and values could not be followed")
@@ -73,12 +75,27 @@ def _pixels_of_tokens(tested: ModelUnderTest) -> str | None:
         return None  # padding, or overlapping copies
     bad = [row for row in numbers if not _is_patch(row, channels, height, width)]
     if not bad:
-        return ""
+        return _strips(tested, numbers[0])
     y, x = bad[0] // width % height, bad[0] % width
     return (
         f"{len(bad)} of {len(numbers)} tokens are not made from one patch of the image: the first of them has"
         f" {len(bad[0])} values from {len((bad[0] // (height * width)).unique())} of {channels} channels, spread over"
         f" {int(y.max() - y.min()) + 1}×{int(x.max() - x.min()) + 1} pixels."
+    )
+
+
+def _strips(tested: ModelUnderTest, numbers: Tensor) -> str:
+    """Describe tokens that are strips of pixels where the constructor asks for square patches of the same size."""
+    height, width = tested.shape[1:]
+    y, x = numbers // width % height, numbers % width
+    tall, wide = int(y.max() - y.min()) + 1, int(x.max() - x.min()) + 1
+    stated = [value for name, value in constructor_values(tested.constructor).items() if kind_of(name) == "patch"]
+    if tall == wide or tall * wide not in [side**2 for side in stated] or height % tall:
+        return ""
+    side = round((tall * wide) ** 0.5)
+    return (
+        f"each token is made from {tall}×{wide} pixels, not from a patch of {side}×{side}: the pixels were cut in the"
+        " order of the memory."
     )
 
 
@@ -103,8 +120,10 @@ def _is_square(positions: Tensor, width: int) -> bool:
 
 def _embedding_to_tokens(tested: ModelUnderTest) -> str | None:
     """Follow the output of the patch embedding to the linear layer that sums over the features of a token."""
-    first = tested.attention[0].scores or tested.attention[0]
-    before = [node for node in tested.graph.nodes if node.from_input and tested.graph.depends(first.product, node)]
+    before = [node for node in tested.graph.nodes if node.from_input]
+    if tested.has_attention:
+        first = tested.attention[0].scores or tested.attention[0]
+        before = [node for node in before if tested.graph.depends(first.product, node)]
     convolutions = [node for node in before if node.op == "convolution" and node.tensor.ndim == 4]
     embedding = convolutions[-1] if convolutions else next((node for node in before if linear_op(node)), None)
     if embedding is None:
@@ -120,9 +139,11 @@ def _embedding_to_tokens(tested: ModelUnderTest) -> str | None:
     if features < 2 or len(labels.unique()) <= tested.num_recorded * 2:
         return None
     for carried in tested.graph.follow(embedding, labels):
-        if _features_of(carried.consumer) is not carried.node:
+        rows = _rows_of_features(carried)
+        if rows is None:
             continue
-        rows = carried.labels.reshape(-1, carried.labels.shape[-1]).long()
+        if not tested.has_attention and (rows.shape[1] != features or len(rows) == len(embedding.tensor) * features):
+            continue  # a layer that mixes tokens on purpose, as in an MLP-Mixer
         mixed = [row for row in rows if not _is_one_place(row[row >= 0], features, per_image, width)]
         if not mixed:
             return ""
@@ -158,6 +179,17 @@ def _features_of(node: Node) -> Node | None:
     return None
 
 
+def _rows_of_features(carried: Carried) -> Tensor | None:
+    """Return the labels as rows (tokens, features) where a layer or a norm reads them as such."""
+    layer = layer_op(carried.consumer)
+    labels = carried.labels
+    if layer is not None and layer.data is carried.node:
+        labels = labels.mT if carried.consumer.op == "convolution" else labels
+    elif _features_of(carried.consumer) is not carried.node:
+        return None
+    return labels.reshape(-1, labels.shape[-1]).long()
+
+
 # --- tokens to heads and back --------------------------------------------------------------------------------
 
 
@@ -175,6 +207,22 @@ def is_between_channels(graph: Graph, op: AttentionOp) -> bool:
     return any(group is not None and min(group.shape) > 1 and bool((group == group[:1]).all()) for group in groups)
 
 
+def compares_tokens(graph: Graph, product: Node) -> bool:
+    """Whether both operands of this product have one token per row (S, K), so that it sums over features."""
+    for operand, flip in zip(product.parents[-2:], (False, True), strict=True):
+        group = _tokens_of_group(graph, operand, product, flip)
+        if group is None or min(group.shape) < 2 or not bool((group == group[:, :1]).all()):
+            return False
+    return True
+
+
+def weighs_tokens(graph: Graph, op: Unnormalised) -> bool:
+    """Whether what these scores weigh has one token per row (S, K), so that they are weights of tokens."""
+    operand = next(parent for parent in op.product.parents if parent is not op.operand)
+    group = _tokens_of_group(graph, operand, op.product, op.operand is op.product.parents[1])
+    return group is not None and min(group.shape) > 1 and bool((group == group[:, :1]).all())
+
+
 def _tokens_of_group(graph: Graph, operand: Node, product: Node, is_transposed: bool) -> Tensor | None:
     """Return the token (a label) of each element of the first group (S, K); None if it cannot be followed."""
     source = _layer_output(operand)
@@ -184,12 +232,33 @@ def _tokens_of_group(graph: Graph, operand: Node, product: Node, is_transposed: 
     if source.op == "convolution":
         labels = torch.arange(shape[0] * shape[2:].numel()).view(shape[0], 1, *shape[2:]).expand(shape)
     else:
-        labels = torch.arange(shape[:-1].numel()).view(*shape[:-1], 1).expand(shape)
+        rows = _tokens_of_rows(graph, source)
+        labels = torch.arange(shape[:-1].numel()) if rows is None else rows
+        labels = labels.view(*shape[:-1], 1).expand(shape)
     carried = _arrival(graph.follow(source, labels), product, operand)
     if carried is None:
         return None
     positions = carried.mT if is_transposed else carried
     return positions.reshape(-1, *positions.shape[-2:])[0].long()
+
+
+def _tokens_of_rows(graph: Graph, output: Node) -> Tensor | None:
+    """Return the token that each row of a linear layer's input comes from; None where it is not one each.
+
+    Heads may be split before the layer, which then has several rows per token.
+    """
+    layer = linear_op(output)
+    if layer is None:
+        return None
+    base = origin(layer.data)
+    shape = base.tensor.shape
+    if len(shape) != 3 or id(base) not in {id(node) for node in graph.nodes}:
+        return None
+    labels = torch.arange(shape[0] * shape[1]).view(*shape[:2], 1).expand(shape)
+    rows = _arrival(graph.follow(base, labels), output, layer.data)
+    if rows is None or not bool((rows == rows[..., :1]).all()) or rows.shape[:-1] != output.tensor.shape[:-1]:
+        return None
+    return rows[..., 0].flatten().long()
 
 
 def _split(graph: Graph, what: str, operand: Node, product: Node, is_transposed: bool) -> str | None:
@@ -210,7 +279,7 @@ def _split(graph: Graph, what: str, operand: Node, product: Node, is_transposed:
     )  # fmt: skip
 
 
-def _merge(graph: Graph, op: AttentionOp) -> str | None:
+def _merge(tested: ModelUnderTest, op: AttentionOp) -> str | None:
     shape = op.product.tensor.shape  # (G, Q, K), or (G, K, Q)
     if len(shape) != 3:
         return None
@@ -218,14 +287,17 @@ def _merge(graph: Graph, op: AttentionOp) -> str | None:
     if queries < 2 or width < 2:
         return None
     labels = torch.arange(shape[0] * queries).view(shape[0], queries, 1).expand(-1, -1, width)
-    for carried in graph.follow(op.product, labels.mT if op.is_transposed else labels):
-        if _features_of(carried.consumer) is not carried.node and carried.consumer.op != "add":
+    for carried in tested.graph.follow(op.product, labels.mT if op.is_transposed else labels):
+        rows = _rows_of_features(carried)
+        if rows is None and carried.consumer.op == "add":  # a skip connection, with no layer before it
+            rows = carried.labels.reshape(-1, carried.labels.shape[-1]).long()
+        if rows is None:
             continue
-        rows = carried.labels.reshape(-1, carried.labels.shape[-1]).long()
         for row in rows[:64]:
             own, counts = row[row >= 0].unique(return_counts=True)
             groups, per_group = (own // queries).unique(return_counts=True)
-            if len(own) and int(per_group.max()) > 1 and bool((counts == width).all()):
+            is_token = len(rows) == tested.num_recorded * queries  # not all tokens of an image side by side
+            if len(own) and int(per_group.max()) > 1 and (is_token or bool((counts == width).all())):
                 return (
                     f"merging the heads mixes the tokens: one row of the result has {int(per_group.max())} tokens of"
                     f" {len(groups)} of the heads; it should have the same token of every head"
@@ -244,6 +316,9 @@ def _layer_output(node: Node) -> Node | None:
         node = origin(unscaled(node)[0])
         if linear_op(node) is not None or node.op == "convolution":
             return node
+        if node.op in FUSED_NORMS and node.result == 0:  # on queries and keys
+            node = node.parents[0]
+            continue
         data = [parent for parent in node.parents if parent.from_input]
         if node.op != "add" or len(data) != 1:
             return None

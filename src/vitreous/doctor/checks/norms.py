@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor
 
 from vitreous.doctor.attention_ops import LinearOp, layer_op, linear_op
@@ -21,25 +22,81 @@ from vitreous.reports.formats import plural
 
 
 def norm_axis(tested: ModelUnderTest) -> Iterator[Finding]:
-    """The norm before attention must run over the features, which are what the next linear layer sums over."""
+    """Norms must run over the features: those that the linear layer behind attention's norm sums over."""
     measured = False
-    for start, _ in stages(tested):
+    for norm, text in [*_before_attention(tested), *_by_size(tested)]:
+        measured = True
+        if text is not None:
+            yield finding("norm-axis", text, module=norm.node.module)
+            return
+    if not measured:
+        raise NotMeasured("no norm of tokens was observed")
+
+
+def _before_attention(tested: ModelUnderTest) -> Iterator[tuple[Norm, str | None]]:
+    for start, _ in stages(tested) if tested.has_attention else []:
         for norm in norms_of(start):
             rows_and_layer = _rows(tested.graph, norm)
-            if rows_and_layer is None:
+            if rows_and_layer is not None:
+                yield norm, _fault(norm, *rows_and_layer)
+
+
+def _by_size(tested: ModelUnderTest) -> Iterator[tuple[Norm, str | None]]:
+    """Compare the axes of every other norm with the sizes of the stream (B, N, D), where these are all different."""
+    sizes = _stream_sizes(tested)
+    if sizes is None:
+        return
+    tokens, width = sizes
+    for node in tested.graph.nodes:
+        shape = tuple(node.tensor.shape)
+        if sorted(shape[1:]) != sorted(sizes) or shape[0] != tested.num_recorded or node.result:
+            continue
+        for norm in norms_of(node):
+            if norm.node.op in ("add", "sub"):  # a mean alone is a context, not a norm
                 continue
-            measured = True
-            if (text := _fault(norm, *rows_and_layer)) is not None:
-                yield finding("norm-axis", text, module=norm.node.module)
-                return
-    if not measured:
-        raise NotMeasured("no norm before an attention was observed")
+            yield norm, _fault_by_size(norm, tokens, width)
+
+
+def _fault_by_size(norm: Norm, tokens: int, width: int) -> str | None:
+    shape = tuple(norm.node.tensor.shape)
+    normalised = {shape[axis] for axis in norm.axes}
+    if norm.is_batch_norm:
+        wrong = "over one channel per token" if width in normalised else ""
+    elif tokens not in normalised and 0 not in norm.axes:
+        wrong = ""
+    elif width in normalised:
+        wrong = "several tokens together,"
+    else:
+        wrong = "over the tokens" if 0 not in norm.axes else "over the images of the batch"
+    if not wrong:
+        return None
+    return (
+        f"`{norm.node.module or 'forward'}` normalises {wrong} of its {shape} input; a token's {width} features are"
+        f" {'only a part of that' if width in normalised and not norm.is_batch_norm else 'another axis'}."
+    )
+
+
+def _stream_sizes(tested: ModelUnderTest) -> tuple[int, int] | None:
+    """Return the number of tokens and their width as the residual connections have them; None where it is unclear."""
+    shapes = [tuple(residual.total.tensor.shape) for residual in residuals(tested)]
+    if not shapes or len(set(shapes)) > 1 or len(shapes[0]) != 3 or len(set(shapes[0])) < 3:
+        return None
+    layers = [layer for node in tested.graph.nodes if (layer := layer_op(node)) is not None]
+    # the patch embedding, or what follows it, produces tokens of the stream's width
+    width = next((layer.out_features for layer in layers if layer.out_features in shapes[0][1:]), None)
+    convolutions = [node for node in tested.graph.nodes if node.op == "convolution" and node.tensor.ndim == 4]
+    if convolutions and convolutions[0].from_input:
+        width = convolutions[-1].tensor.shape[1]
+    if width not in shapes[0][1:]:
+        return None
+    return next(size for size in shapes[0][1:] if size != width), width
 
 
 def _fault(norm: Norm, rows: Tensor, layer: LinearOp) -> str | None:
-    """Describe what is wrong, given the group of each feature (column) of each token (row)."""
+    """Describe what is wrong, given the element of the norm that each feature (column) of each token (row) is."""
     if min(rows.shape) < 2:
         return None
+    elements, rows = rows, norm.groups.flatten().to(rows.device)[rows.clamp(min=0)].masked_fill(rows < 0, -1)
     same_in_row = bool((rows == rows[:, :1]).all())
     where = f"`{norm.node.module or 'forward'}`"
     shape, behind = tuple(norm.node.tensor.shape), f"the linear layer behind it sums over {layer.in_features} features"
@@ -47,28 +104,37 @@ def _fault(norm: Norm, rows: Tensor, layer: LinearOp) -> str | None:
         if not same_in_row:
             return None
         return f"{where} normalises over one channel per token of its {shape} input; {behind}, which is another axis."
-    if not _mixes_tokens(norm, rows):
+    # over one axis, a row of which is in one group, a norm has one group per token: heads may share a projection
+    if (same_in_row and len(norm.axes) == 1 and len(shape) > 2) or not _mixes_tokens(elements, rows):
         return None
     if not same_in_row:
-        return f"{where} normalises over the tokens of its {shape} input; {behind}, which is another axis."
+        what = "images of the batch" if 0 in norm.axes else "tokens"
+        return f"{where} normalises over the {what} of its {shape} input; {behind}, which is another axis."
+    together = int((rows[:, 0] == rows[0, 0]).sum())
     return (
-        f"{where} normalises {norm.group_size // layer.in_features} tokens together, of its {shape} input: each token's"
-        " scale depends on the others."
+        f"{where} normalises {together} tokens together, of its {shape} input: each token's scale depends on the"
+        " others."
     )
 
 
-def _mixes_tokens(norm: Norm, rows: Tensor) -> bool:
-    """Whether a group has more elements than those of one token."""
-    whole = [row for row in rows if bool((row >= 0).all())]  # not padding
-    return any(bool((row.unique(return_counts=True)[1] < norm.group_size).any()) for row in whole[:4])
+def _mixes_tokens(elements: Tensor, rows: Tensor) -> bool:
+    """Whether a group has elements of different tokens; overlapping windows may repeat a token."""
+    whole = [i for i in range(len(rows)) if bool((rows[i] >= 0).all())]  # not padding
+    first = whole[0] if whole else 0
+    for other in whole[1:]:
+        shared = bool(torch.isin(rows[other], rows[first]).any())
+        if shared and not bool(torch.isin(elements[other], elements[first]).any()):
+            return True
+    return False
 
 
 def _rows(graph: Graph, norm: Norm) -> tuple[Tensor, LinearOp] | None:
-    """Return the groups as the next linear layer sees them, (tokens, features), and that layer."""
-    for carried in graph.follow(norm.node, norm.groups):
+    """Return the elements of the norm as the next linear layer sees them, (tokens, features), and that layer."""
+    shape = norm.node.tensor.shape
+    for carried in graph.follow(norm.node, torch.arange(shape.numel()).view(shape)):
         if (linear := layer_op(carried.consumer)) is not None and linear.data is carried.node:
             labels = carried.labels.mT if carried.consumer.op == "convolution" else carried.labels
-            return labels.reshape(-1, labels.shape[-1]), linear
+            return labels.reshape(-1, labels.shape[-1]).long(), linear
     return None
 
 
@@ -121,4 +187,4 @@ def _reads(graph: Graph, residual: Residual) -> tuple[str, int]:
     """Return what distinguishes the branches of a block: attention or MLP, and the axis that an MLP mixes."""
     inside = graph.between(residual.skip, residual.branch)[1:]
     first = next((linear for node in inside if (linear := linear_op(node))), None)
-    return residual.kind, first.in_features if first and residual.kind == "MLP" else 0
+    return residual.kind, first.in_features if first and residual.kind != "attention" else 0

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from vitreous.doctor.attention_ops import linear_feeding, linear_op
+from vitreous.doctor.attention_ops import LinearOp, layer_op, linear_feeding
+from vitreous.doctor.constructors import constructor_values
 from vitreous.doctor.findings import Finding, Level, NotMeasured, finding, quoted
 from vitreous.doctor.graph import Graph, is_dropped, origin
 from vitreous.doctor.model_io import kind_of, logits_in, max_moved
@@ -39,7 +40,7 @@ def not_a_classifier(tested: ModelUnderTest) -> Iterator[Finding]:
     """One row of class scores per image."""
     images = tested.images if tested.fixed_batch_size else tested.images[:3]
     with tested.borrowed() as model, torch.no_grad(), Deterministic():
-        output = model(images)
+        output = model(images.clone())
     shape = tuple(output.shape) if isinstance(output, torch.Tensor) else tuple(logits_in(output).shape)
     shape = shape[:2] if set(shape[2:]) == {1} else shape
     if len(shape) > 2 or shape[:1] != (len(images),) or not any(True for _ in tested.model.parameters()):
@@ -48,6 +49,38 @@ def not_a_classifier(tested: ModelUnderTest) -> Iterator[Finding]:
             f"for {plural(len(images), 'image')} of shape {tested.shape} the output has the shape {shape}, from"
             f" {plural(sum(parameter.numel() for parameter in tested.model.parameters()), 'parameter')}; a classifier"
             " returns one row of scores per image.",
+        )
+    elif (stated := _stated_classes(tested)) is not None and len(shape) == 2 and shape[1] not in (*stated.values(), 1):
+        name, count = next(iter(stated.items()))
+        yield finding(
+            "not-a-classifier",
+            f"the output has {plural(shape[1], 'value')} per image, but the constructor was given {name}={count}: these"
+            " may be features, not scores.",
+        )
+
+
+def _stated_classes(tested: ModelUnderTest) -> dict[str, int] | None:
+    """Return the constructor's arguments that state the number of classes."""
+    stated = {
+        name: value
+        for name, value in constructor_values(tested.constructor).items()
+        if name.rpartition(".")[2].lower() in ("num_classes", "n_classes", "nb_classes", "num_labels", "classes")
+    }
+    return {name: value for name, value in stated.items() if type(value) is int and value > 1} or None
+
+
+def input_modified(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Run the model and compare its input with what it was before."""
+    images = tested.images if tested.fixed_batch_size else tested.images[:2]
+    given = images.clone()
+    with tested.borrowed() as model, torch.no_grad(), Deterministic():
+        model(given)
+    changed = float((given != images).float().mean())
+    if changed:
+        yield finding(
+            "input-modified",
+            f"forward changes the images it is given: {percent(changed)} of their values, by up to"
+            f" {number(float((given - images).abs().max()))}; a second call with the same tensor gets other images.",
         )
 
 
@@ -68,7 +101,8 @@ def activation_on_logits(tested: ModelUnderTest) -> Iterator[Finding]:
             module=last.module,
         )
     with tested.borrowed(training=True) as model:
-        training = record_forward(model, tested.images[: tested.num_recorded], unregistered_tensors(model))
+        images = tested.images[: tested.num_recorded].clone()
+        training = record_forward(model, images, unregistered_tensors(model))
     last = without_views(training.output) if training.output is not None else output
     if is_dropped(last):
         yield finding(
@@ -110,10 +144,11 @@ def linear_after_linear(tested: ModelUnderTest) -> Iterator[Finding]:
     """A linear layer's output that enters another linear layer through views only, in a recorded forward pass."""
     pairs: dict[Level, dict[tuple[str, str], tuple[int, int, int]]] = {"warning": {}, "note": {}}
     for node in tested.recording.nodes:
-        second = linear_op(node)
+        second = layer_op(node)
         first = linear_feeding(second.data) if second else None
-        if first and second and _feeds_only(tested.graph, first.output, second.weight):
-            widths = first.in_features, first.out_features, second.out_features
+        if first and second and _feeds_only(tested.graph, _part(first, second), second.weight):
+            # of a layer that is split, only the part that is read
+            widths = first.in_features, min(first.out_features, second.in_features), second.out_features
             # a bottleneck that saves parameters (factorised layers) may be there on purpose
             saves = widths[1] * (widths[0] + widths[2]) < widths[0] * widths[2]
             level: Level = "note" if saves else "warning"
@@ -131,11 +166,24 @@ def linear_after_linear(tested: ModelUnderTest) -> Iterator[Finding]:
             )
 
 
+def _part(first: LinearOp, second: LinearOp) -> Node:
+    """Return the part of the first layer's features that the second one reads, where they are split."""
+    node = second.data
+    while node is not first.output and node.parents:
+        parent = node.parents[0]
+        is_split = node.op in ("split", "split_with_sizes", "unsafe_split", "slice")
+        if is_split and node.tensor.shape[-1] < parent.tensor.shape[-1] and node.tensor.ndim == parent.tensor.ndim:
+            return node
+        node = parent
+    return first.output
+
+
 def _feeds_only(graph: Graph, node: Node, weight: str) -> bool:
     """Whether nothing else reads this output; one that is also a skip connection cannot be merged with a layer."""
     for child in graph.children.get(id(node), []):
-        linear = linear_op(child)
+        linear = layer_op(child)
         is_bias = child.op == "add" and any(without_views(parent).tensor.ndim == 1 for parent in child.parents)
+        is_bias = is_bias or (child.op == "add" and linear_feeding(child) is not None)  # the sum of two layers
         if linear is not None and linear.weight == weight:
             continue
         if not ((child.op in VIEWS or is_bias) and _feeds_only(graph, child, weight)):
@@ -158,6 +206,35 @@ def dropout_in_eval(tested: ModelUnderTest) -> Iterator[Finding]:
             f"dropout is active in eval mode: {plural(len(drawn), 'mask')} per forward pass (in {quoted(modules)});"
             f" between two calls, up to {percent(moved)} of the probability moves.",
         )
+
+
+def drops_everything(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Dropout that leaves (almost) nothing in training mode."""
+    with tested.borrowed(training=True) as model:
+        images = tested.images[: tested.num_recorded].clone()
+        training = record_forward(model, images, unregistered_tensors(model))
+    rates = [(rate, node) for node in training.nodes if (rate := _dropout_rate(node)) is not None]
+    rate, node = max(rates, key=lambda pair: pair[0], default=(0.0, None))
+    if node is not None and rate >= 0.9:
+        yield finding(
+            "dropout-too-high",
+            f"in training mode dropout in `{node.module or 'forward'}` sets {percent(rate)} of the values to 0, of its"
+            f" {tuple(node.tensor.shape)} input.",
+            module=node.module,
+        )
+
+
+def _dropout_rate(node: Node) -> float | None:
+    if node.op == "bernoulli" and len(node.arguments) > 1 and isinstance(node.arguments[1], float):
+        return 1 - node.arguments[1]
+    if node.op == "native_dropout" and node.result == 0:
+        return float(node.arguments[1])
+    # torch replaces a dropout of 1 by a product with one zero
+    others = [parent for parent in node.parents if not parent.from_input]
+    if node.op == "mul" and len(others) == len(node.parents) - 1 == 1 and others[0].op in ("zeros", "leaf"):
+        is_zero = others[0].kind in ("", "constant") and others[0].tensor.ndim == 0 and float(others[0].tensor) == 0
+        return 1.0 if is_zero else None
+    return None
 
 
 def not_deterministic(tested: ModelUnderTest) -> Iterator[Finding]:

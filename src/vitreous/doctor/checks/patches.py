@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from vitreous.doctor.attention_ops import linear_op, patch_layer
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_io import is_image, max_moved, total_variation
 from vitreous.doctor.model_under_test import ModelUnderTest
@@ -49,6 +51,27 @@ def without_influence(tested: ModelUnderTest) -> Iterator[Finding]:
     )
 
 
+def channels_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Channels that no output depends on."""
+    _require_sight(tested)
+    if not is_image(tested.shape) or tested.shape[0] < 2:
+        return  # no colours
+    unused = [int(channel) for channel in (_gradient(tested) == 0).all(dim=(0, 2, 3)).nonzero()]
+    if not unused:
+        return
+    tested.require_repeatable()
+    changed = tested.batch.clone()
+    changed[:, unused] = tested.synthetic_inputs(len(changed), offset=5)[:, unused]
+    with tested.borrowed(randomised=True) as model:
+        moved = max_moved(tested.log_probabilities(model, tested.batch), tested.log_probabilities(model, changed))
+    if moved <= 1e-6:
+        yield finding(
+            "channels-ignored",
+            f"{len(unused)} of {tested.shape[0]} channels (number {', '.join(map(str, unused))}, from 0) cannot"
+            " influence the output: their gradient is exactly 0, and other values there change nothing.",
+        )
+
+
 def border_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
     """Rows at the bottom or columns at the right that the model ignores."""
     if not is_image(tested.shape):
@@ -82,7 +105,7 @@ def order_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
                 continue
             moved = max_moved(original, tested.log_probabilities(model, shuffled))
             # healthy: as much as between two images (0.3 to 3 times); without positions: float noise, 1e-5 times
-            if moved < 1e-3 * between_images:
+            if moved < 1e-3 * between_images and _is_same_in_double(tested, model, batch, shuffled):
                 what = f"the {block}×{block} blocks of an image" if block else "the patches"
                 but = " (the first one aside, whose token is read in place of a class token)" if is_first_fixed else ""
                 yield finding(
@@ -92,6 +115,67 @@ def order_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
                     " randomised).",
                 )
                 return
+    if (alike := _exchangeable_patches(tested)) is not None and 4 * alike[0] >= alike[1]:
+        yield finding(
+            "patch-order-ignored",
+            f"{alike[0]} of {alike[1]} patches have no place of their own: with one patch of an otherwise uniform image"
+            " changed, the output is the same wherever among them it is (all parameters randomised).",
+        )
+
+
+def _is_same_in_double(tested: ModelUnderTest, model: nn.Module, images: Tensor, others: Tensor) -> bool:
+    """Whether the outputs agree in double precision as well; positions may have a small effect."""
+    try:
+        double = copy.deepcopy(model).double()
+        outputs = [tested.outputs(double, some.double()) for some in (images, others)]
+    except Exception:  # not every model runs in double precision
+        return True
+    if any(output.dtype != torch.float64 for output in outputs):
+        return True
+    return float((outputs[0] - outputs[1]).abs().max()) < 1e-9 * float(outputs[0].abs().max())
+
+
+def _exchangeable_patches(tested: ModelUnderTest) -> tuple[int, int] | None:
+    """Return how many patches could change places with another one, and their number.
+
+    A uniform image in which one patch is different shows each place by itself. Only for attention over all patches:
+    convolutions and windows see the same surroundings in many places.
+    """
+    side = _patch_side(tested)
+    if side is None or bool(_dead_inputs(tested).any()):  # patches without influence are all alike
+        return None
+    channels, height, width = tested.shape
+    rows, columns = height // side, width // side
+    patch, other = torch.randn(2, channels, side, side, generator=tested.generator(16)).to(tested.device)
+    images = patch.tile(rows, columns).expand(rows * columns, -1, -1, -1).clone()
+    for i in range(rows * columns):
+        y, x = i // columns * side, i % columns * side
+        images[i, :, y : y + side, x : x + side] = other
+    with tested.borrowed(randomised=True) as model:
+        outputs = torch.cat([tested.outputs(model, some) for some in images.split(64)])
+    distance = torch.cdist(outputs.double(), outputs.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    distance.fill_diagonal_(torch.inf)
+    typical = float(distance[distance.isfinite()].median())
+    if typical <= 1e-5 * float(outputs.abs().max()):  # float noise
+        return None
+    return int((distance.amin(1) < 1e-3 * typical).sum()), len(images)
+
+
+def _patch_side(tested: ModelUnderTest) -> int | None:
+    """Return the side of the patches where all attention is between all of them; None where it is not known."""
+    if not is_image(tested.shape) or tested.fixed_batch_size or not tested.has_attention:
+        return None
+    channels, height, width = tested.shape
+    convolutions = [node for node in tested.recording.nodes if node.op == "convolution" and node.tensor.ndim == 4]
+    layers = [layer for node in tested.recording.nodes if (layer := patch_layer(node) or linear_op(node)) is not None]
+    tokens = {op.weights.shape[-1] for op in tested.attention if op.scores is not None}
+    if len(convolutions) > 1 or not layers or len(tokens) != 1:
+        return None
+    side = round((layers[0].in_features / channels) ** 0.5)
+    if side**2 * channels != layers[0].in_features or height % side or width % side:
+        return None
+    count = height // side * (width // side)
+    return side if 4 <= count <= 256 and 0 <= next(iter(tokens)) - count <= 8 else None
 
 
 def _require_sight(tested: ModelUnderTest) -> None:
@@ -113,6 +197,14 @@ def _is_remainder(tested: ModelUnderTest, dead: Tensor) -> bool:
 
 def _dead_inputs(tested: ModelUnderTest) -> Tensor:
     """Return the mask of pixels (H, W) or patches (N,) whose gradient is exactly 0 in every image."""
+    gradient = _gradient(tested)
+    if is_image(tested.shape):
+        return (gradient == 0).all(dim=(0, 1))
+    return (gradient == 0).reshape(*gradient.shape[:2], -1).all(-1).all(0)
+
+
+def _gradient(tested: ModelUnderTest) -> Tensor:
+    """Return the gradient of the outputs with respect to the images."""
     with tested.borrowed(randomised=True) as model:
         images = tested.batch.clone().requires_grad_()
         outputs = tested.outputs(model, images, grad=True)
@@ -121,9 +213,7 @@ def _dead_inputs(tested: ModelUnderTest) -> Tensor:
         (gradient,) = tested.gradients(outputs, [images], offset=4)
     if gradient is None or not bool(torch.isfinite(gradient).all()):
         raise NotMeasured("no finite gradient reaches the input")
-    if is_image(tested.shape):
-        return (gradient == 0).all(dim=(0, 1))
-    return (gradient == 0).reshape(*gradient.shape[:2], -1).all(-1).all(0)
+    return gradient
 
 
 def _border(dead: Tensor) -> tuple[int, int, Tensor]:

@@ -31,7 +31,7 @@ class Residual:
     total: Node
     skip: Node
     branch: Node
-    kind: str  # attention, MLP
+    kind: str  # attention, MLP, token MLP
     has_norm: bool  # somewhere in the branch
 
     @property
@@ -55,21 +55,28 @@ def skip_normalised(tested: ModelUnderTest) -> Iterator[Finding]:
     found = residuals(tested)
     if not found:
         raise NotMeasured("no residual connection was observed")
-    attention = [residual for residual in found if residual.kind == "attention"]
-    normed = [residual for residual in attention if norms_of(residual.skip)]
-    # A post-norm model looks the same in the middle: x = norm(x + f(x)). There the norm belongs to the block before,
-    # and the last sum is normalised.
-    own = [residual for residual in normed if _parent(residual.skip.module) == residual.module != ""]
+    mixing = "attention" if tested.has_attention else "token MLP"
+    kinds = {kind: [residual for residual in found if residual.kind == kind] for kind in (mixing, "MLP")}
     open_end = _features_leave_unnormalised(graph, sums)
-    if normed and len(normed) == len(attention) and (len(own) == len(normed) or open_end):
-        first = normed[0]
-        yield finding(
-            "skip-normalised",
-            f"in {len(normed)} of {_branches(len(attention), 'attention')}, first in `{first.module or 'forward'}`,"
-            f" the skip connection starts after the norm `{first.skip.module}`: the stream itself is dropped, and each"
-            " block passes on normalised tokens only.",
-            module=first.module,
-        )
+    for kind, those in kinds.items():
+        normed = [residual for residual in those if norms_of(residual.skip)]
+        if not normed or len(normed) < len(those):
+            continue
+        # A post-norm model looks the same in the middle: x = norm(x + f(x)). There the norm belongs to the block
+        # before, the last sum is normalised, and no branch begins with a norm.
+        own = [residual for residual in normed if _parent(residual.skip.module) == residual.module != ""]
+        others = kinds["MLP" if kind == mixing else mixing]
+        others_pre_norm = bool(others) and all(other.has_norm and not norms_of(other.skip) for other in others)
+        if others_pre_norm or (kind == mixing and (len(own) == len(normed) or open_end)):
+            first = normed[0]
+            yield finding(
+                "skip-normalised",
+                f"in {len(normed)} of {_branches(len(those), kind)}, first in `{first.module or 'forward'}`,"
+                f" the skip connection starts after the norm `{first.skip.module or 'forward'}`: the stream itself is"
+                " dropped, and each block passes on normalised tokens only.",
+                module=first.module,
+            )
+            return
 
 
 def branch_not_normalised(tested: ModelUnderTest) -> Iterator[Finding]:
@@ -80,13 +87,18 @@ def branch_not_normalised(tested: ModelUnderTest) -> Iterator[Finding]:
     if any(_swapped(tested.graph, node) for node in tested.graph.nodes):
         raise NotMeasured("the norm is on the skip connection instead, which includes this")
     bare = [residual for residual in found if _is_bare(tested.graph, residual)]
+    bare += [residual for residual in found if residual not in bare and _is_bare_before_the_last_norm(found, residual)]
     if not bare:
         return
     kinds = Counter(residual.kind for residual in found)
-    for kind in ("attention", "MLP"):
+    for kind in ("attention", "token MLP", "MLP"):
         those = [residual for residual in bare if residual.kind == kind]
-        # the first block may follow a norm of the embedding, the last one may be followed by the final norm
-        if those and len(those) >= kinds[kind] - 1:
+        normed = [residual for residual in found if residual.kind == kind and residual.has_norm]
+        others_normed = kinds[kind] < len(found) and all(r.has_norm for r in found if r.kind != kind)
+        # the first block may follow a norm of the embedding or of a stage, the last one be followed by the final norm
+        if those and (
+            len(those) >= kinds[kind] - 1 or len(those) + len(normed) == kinds[kind] or (not normed and others_normed)
+        ):
             everywhere = not any(residual.has_norm or residual.skip.op in NORMS for residual in found)
             yield finding(
                 "branch-not-normalised",
@@ -100,34 +112,108 @@ def branch_not_normalised(tested: ModelUnderTest) -> Iterator[Finding]:
 
 
 def skip_missing(tested: ModelUnderTest) -> Iterator[Finding]:
-    """Between two attentions over the same tokens, no attention and no MLP may be on every path."""
+    """No attention and no MLP over tokens may be on every path from the image to the output."""
+    if around := _skips_that_start_early(tested):
+        first = around[0]
+        yield finding(
+            "skip-missing",
+            f"in {plural(len(around), 'block')}, first `{first.module or 'forward'}`, the skip connection around the"
+            " MLP starts before the attention: what attention adds reaches the next block only through the MLP.",
+            module=first.module,
+        )
+        return
     graph = tested.graph
-    layers_of_attention = stages(tested)
-    if len(layers_of_attention) < 2:
-        raise NotMeasured("two attentions over the same number of tokens are needed")
-    regions, attention, mlp = 0, 0, 0
-    first = ""
-    for (start, ops), (end, _) in itertools.pairwise(layers_of_attention):
-        if start.tensor.shape != end.tensor.shape:
-            continue
-        regions += 1
-        region = graph.between(ops[-1].product, end)
+    layers_of_attention = [
+        (start, ops) for start, ops in (stages(tested) if tested.has_attention else [])
+        if ops[0].weights.shape[-1] == ops[0].weights.shape[-2] > 1
+    ]  # fmt: skip
+    regions = []  # what each attention computes, up to the next one over the same tokens
+    for (start, ops), (end, _) in itertools.pairwise([*layers_of_attention, (graph.output, [])]):
+        if end is not None and start is not None and (end is graph.output or start.tensor.shape == end.tensor.shape):
+            regions.append((ops, graph.between(ops[-1].product, end)))
+    if not regions and not residuals(tested):
+        raise NotMeasured("neither attention over tokens nor residual connections were observed")
+    missing: dict[str, list[str]] = {"attention": [], "MLP": []}
+    for ops, region in regions:
         joined = ops[0].product if len(ops) == 1 else next((node for node in region if node.op == "cat"), None)
         if joined is not None and id(joined) in graph.unavoidable:
-            attention, first = attention + 1, first or ops[0].module
-        layers = [linear for node in region if id(node) in graph.unavoidable and (linear := linear_op(node))]
-        pairs = itertools.pairwise(layers)
-        if any(one.out_features == two.in_features and one.in_features == two.out_features for one, two in pairs):
-            mlp, first = mlp + 1, first or layers[0].output.module
-    for count, what in ((attention, "attention"), (mlp, "MLP")):
-        if count and 2 * count >= regions:
+            missing["attention"].append(ops[0].module)
+    for region in [region for _, region in regions] or [graph.nodes]:
+        pair = next(_unavoidable_mlps(tested, region), None)
+        missing["MLP"] += [pair] if pair is not None else []
+    total = len(regions) or len(missing["MLP"])
+    for what, modules in missing.items():
+        if modules:
             yield finding(
                 "skip-missing",
-                f"around {count} of {_branches(regions, what)} (first: `{first}`) there is no skip connection:"
-                f" every path from the image to the output passes through the {what}.",
-                module=first,
+                f"around {len(modules)} of {_branches(total, what)} (first: `{modules[0] or 'forward'}`) there is no"
+                f" skip connection: every path from the image to the output passes through the {what}.",
+                module=modules[0],
             )
             return
+    blocks = list(_blocks_without_skip(tested, [start for start, _ in layers_of_attention]))
+    if blocks:
+        yield finding(
+            "skip-missing",
+            f"in {plural(len(blocks), 'block')} (first at `{blocks[0] or 'forward'}`) no path leads past the layers:"
+            " attention and MLP replace the stream instead of adding to it.",
+            module=blocks[0],
+        )
+
+
+def _unavoidable_mlps(tested: ModelUnderTest, region: list[Node]) -> Iterator[str]:
+    """Yield the modules of two layers, D → H → D for every token, that every path passes."""
+    layers = [layer for node in region if (layer := layer_op(node))]
+    for two in layers:
+        if id(two.output) not in tested.graph.unavoidable:
+            continue
+        if two.output.tensor.numel() <= tested.num_recorded * two.out_features:  # behind the pooling
+            continue
+        for one in layers:
+            is_mlp = one.in_features == two.out_features and one.out_features in (two.in_features, 2 * two.in_features)
+            if is_mlp and one is not two and tested.graph.depends(two.output, one.output):
+                yield two.output.module
+                return
+
+
+def _blocks_without_skip(tested: ModelUnderTest, starts: list[Node]) -> Iterator[str]:
+    """Yield the modules of attentions from whose input no path leads to the next one's past all layers."""
+    for start, end in itertools.pairwise(starts):
+        if start.tensor.shape == end.tensor.shape and not _has_free_path(tested, _stream(start), _stream(end)):
+            yield start.module
+
+
+def _stream(start: Node) -> Node:
+    """Return what was normalised, or the tensor itself."""
+    steps = norms_of(start)
+    if not steps:
+        return start
+    return origin(next(parent for parent in steps[-1].node.parents if parent.from_input))
+
+
+def _has_free_path(tested: ModelUnderTest, start: Node, end: Node) -> bool:
+    reached = {id(start)}
+    for node in tested.graph.between(start, end)[1:]:
+        is_layer = node.op in ("mm", "bmm", "addmm", "baddbmm", "convolution", "_softmax")
+        if not is_layer and any(id(parent) in reached for parent in node.parents):
+            reached.add(id(node))
+    return id(end) in reached
+
+
+def _skips_that_start_early(tested: ModelUnderTest) -> list[Residual]:
+    """Return sums x + mlp(x + attention(x)), whose skip leaves out what attention has added."""
+    found = residuals(tested)
+    early = []
+    for outer in found:
+        for inner in found:
+            if inner is outer or inner.skip is not outer.skip or inner.kind != "attention":
+                continue
+            behind = tested.graph.between(inner.total, outer.branch) if tested.graph.depends(
+                outer.branch, inner.total) else []  # fmt: skip
+            others = any(other.total in behind[1:] for other in found)
+            if not others and sum(layer_op(node) is not None for node in behind) >= 2:
+                early.append(outer)
+    return early
 
 
 def branch_doubled(tested: ModelUnderTest) -> Iterator[Finding]:
@@ -164,7 +250,7 @@ def _sums(tested: ModelUnderTest) -> list[Node]:
 def residuals(tested: ModelUnderTest) -> list[Residual]:
     """Return the residual connections around attention and MLPs, in order."""
     graph = tested.graph
-    products = {id(op.product) for op in _attention(tested)}
+    attention = tested.attention if tested.has_attention else []
     found = []
     for total in _sums(tested):
         one, two = (origin(parent) for parent in total.parents)
@@ -175,18 +261,29 @@ def residuals(tested: ModelUnderTest) -> list[Residual]:
         else:
             continue
         nodes = graph.between(skip, branch)[1:]
-        has_attention = any(id(node) in products for node in nodes)
-        if has_attention or sum(linear_op(node) is not None for node in nodes) >= 2:
-            has_norm = any(node.op in NORMS for node in nodes)
-            found.append(Residual(total, skip, branch, "attention" if has_attention else "MLP", has_norm))
+        ids = {id(node) for node in nodes}
+        inside = [op for op in attention if id(op.product) in ids]
+        has_attention = bool(inside)
+        if has_attention or sum(layer_op(node) is not None for node in nodes) >= 2:
+            has_norm = any(node.op in NORMS and not _is_on_scores(graph, node, inside) for node in nodes)
+            kind = "attention" if has_attention else _mlp_kind(total, nodes)
+            found.append(Residual(total, skip, branch, kind, has_norm))
     return found
 
 
-def _attention(tested: ModelUnderTest) -> list[AttentionOp]:
-    try:
-        return tested.attention
-    except NotMeasured:
-        return []
+def _is_on_scores(graph: Graph, norm: Node, inside: list[AttentionOp]) -> bool:
+    """Whether this norm belongs to queries or keys alone: the values are not normalised by it."""
+    return any(
+        op.scores is not None and graph.depends(op.scores.product, norm) and not graph.depends(op.value_operand, norm)
+        for op in inside
+    )
+
+
+def _mlp_kind(total: Node, nodes: list[Node]) -> str:
+    """Return "token MLP" where the first layer sums over the tokens, as in an MLP-Mixer."""
+    first = next(layer for node in nodes if (layer := layer_op(node)))
+    is_convolved = first.output.op == "convolution"
+    return "MLP" if is_convolved or first.in_features == total.tensor.shape[-1] else "token MLP"
 
 
 def _swapped(graph: Graph, total: Node) -> tuple[Node, Node] | None:
@@ -212,7 +309,20 @@ def _swapped(graph: Graph, total: Node) -> tuple[Node, Node] | None:
 def _is_bare(graph: Graph, residual: Residual) -> bool:
     if residual.has_norm or residual.skip.op in NORMS or residual.skip.op not in ("add", "cat"):
         return False
+    if norms_of(residual.skip):  # a hand-written one ends with its offset
+        return False
     return not all(_leads_to_norm(graph, child) for child in graph.children.get(id(residual.total), []))
+
+
+def _is_bare_before_the_last_norm(found: list[Residual], residual: Residual) -> bool:
+    """Whether the only branch of its kind has no norm, in a model whose other branches begin with one.
+
+    The norm behind the last block makes this one look like a post-norm branch.
+    """
+    others = [other for other in found if other is not residual]
+    is_only = bool(others) and all(other.kind != residual.kind for other in others)
+    pre_norm = all(other.has_norm and not norms_of(other.skip) for other in others)
+    return is_only and pre_norm and not residual.has_norm and residual.skip.op in ("add", "cat")
 
 
 def _leads_to_norm(graph: Graph, node: Node) -> bool:
@@ -246,8 +356,7 @@ def _parent(module: str) -> str:
 def _has_duplicate(terms: list[Node]) -> bool:
     """Whether a term occurs twice, or once as it is and once normalised."""
     present = {id(term) for term in terms}
-    normed = [term for term in terms if term.op in _FUSED_NORMS]
-    return len(present) < len(terms) or any(id(origin(norm.parents[0])) in present for norm in normed)
+    return len(present) < len(terms) or any(id(_stream(term)) in present for term in terms if norms_of(term))
 
 
 def _terms(node: Node, depth: int) -> Iterator[Node]:

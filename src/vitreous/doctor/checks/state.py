@@ -138,7 +138,7 @@ def _moved_by_reload(tested: ModelUnderTest, factory: Factory | None) -> tuple[f
             seed_everything(tested.seed + 4242)
             with Reseeded(tested.seed):
                 other = factory()
-            other = other.to(tested.device).eval()
+            other = tested.adapted(other).to(tested.device).eval()
         try:
             other.load_state_dict(saved)
         except RuntimeError as error:

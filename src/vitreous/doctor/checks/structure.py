@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
-from vitreous.doctor.attention_ops import linear_op
+from vitreous.doctor.attention_ops import layer_op
+from vitreous.doctor.constructors import constructor_values, with_value
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.graph import Graph
 from vitreous.doctor.model_state import unregistered_tensors
@@ -23,7 +23,7 @@ def block_reused(tested: ModelUnderTest) -> Iterator[Finding]:
     graph = tested.graph
     uses: dict[str, list[Node]] = {}
     for node in graph.nodes:
-        if (linear := linear_op(node)) is not None:
+        if (linear := layer_op(node)) is not None:
             uses.setdefault(linear.weight, []).append(node)
     if not uses:
         raise NotMeasured("no linear layer was observed")
@@ -52,21 +52,22 @@ def _chain(graph: Graph, nodes: list[Node]) -> int:
 
 #: Arguments that set a size, a number of layers or a rate: without effect, they are a mistake.
 _SIZES = ("depth", "layer", "block", "head", "dim", "width", "hidden", "mlp", "ratio", "dropout", "drop", "patch",
-    "embed", "class", "latent")  # fmt: skip
+    "embed", "class", "latent", "ff", "d_model", "embd")  # fmt: skip
 
 
 def argument_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
     """Build the model again with one argument changed, and compare everything that can be observed."""
-    build, arguments = tested.constructor or (None, {})
-    if build is None:
+    if tested.constructor is None:
         raise NotMeasured("needs a class or function that can be called with other arguments")
+    build, arguments = tested.constructor
     base = _signature(tested, build, arguments)
     if base is None:
         raise NotMeasured("the model could not be built a second time")
     without: list[str] = []
     tried = 0
-    for name, value in _values(build, arguments).items():
-        seen = [_signature(tested, build, arguments | {name: other}) for other in _others(value)]
+    for name, value in constructor_values(tested.constructor).items():
+        others = [with_value(tested.constructor, name, other) for other in _others(value)]
+        seen = [_signature(tested, build, changed) for changed in others]
         tried += any(signature is not None for signature in seen)
         if all(signature == base for signature in seen):  # a value that does not run has an effect
             without.append(name)
@@ -83,16 +84,6 @@ def argument_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
             )
 
 
-def _values(build: Callable[..., nn.Module], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that are numbers, given or by default."""
-    try:
-        parameters = inspect.signature(build).parameters.values()
-    except (TypeError, ValueError):
-        return {}
-    values = {p.name: arguments.get(p.name, p.default) for p in parameters if p.kind is not p.VAR_KEYWORD}
-    return {name: value for name, value in values.items() if isinstance(value, int | float)}
-
-
 def _others(value: bool | float) -> list[Any]:
     if isinstance(value, bool):
         return [not value]
@@ -107,11 +98,11 @@ def _signature(tested: ModelUnderTest, build: Callable[..., nn.Module], argument
         raise NotMeasured("there was no time to build the model with other arguments")
     try:
         seed_everything(tested.seed)
-        model = build(**arguments).to(tested.device)
+        model = tested.adapted(build(**arguments)).to(tested.device)
         values = [(name, tuple(p.shape), float(p.detach().double().sum())) for name, p in model.named_parameters()]
         operations = []
         for training in (True, False):
-            recording = record_forward(model.train(training), tested.images[: tested.num_recorded],
+            recording = record_forward(model.train(training), tested.images[: tested.num_recorded].clone(),
                                        unregistered_tensors(model))  # fmt: skip
             operations += [_operation(node) for node in recording.nodes]
         return values, operations
