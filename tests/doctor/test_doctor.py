@@ -269,3 +269,23 @@ def test_a_diagnosis_as_text_and_as_json() -> None:
     terminal = Terminal()
     render(diagnosis, "vit", terminal)
     assert "[1] of 3." in terminal.getvalue(), "brackets are text, not markup"
+
+
+def test_what_a_model_prints_is_discarded(capsys: pytest.CaptureFixture[str]) -> None:
+    class Talkative(TinyViT):
+        def forward(self, images: Tensor) -> Tensor:
+            print("shape", images.shape)
+            return super().forward(images)
+
+    diagnose(Talkative(), input_shape=(1, 12, 12))
+    assert capsys.readouterr().out == ""
+
+
+def test_logits_beside_features_are_found_by_their_name() -> None:
+    class Named(TinyViT):
+        def forward(self, images: Tensor) -> dict[str, Tensor]:  # type: ignore[override]
+            x = self.encode(self.embed(images))
+            return {"features": self.norm(x[:, 0]), "tokens": x, "head_logits": self.classify(x)}
+
+    diagnosis = diagnose(Named(), input_shape=(1, 12, 12), num_classes=10)
+    assert not [found for found in diagnosis.findings if found.level != "note"]

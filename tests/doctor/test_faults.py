@@ -624,6 +624,30 @@ class OneNormAfterBothBranches(TinyViT):
             return self.norm2(x + self.mlp(x))
 
 
+@has_only()
+class HeadsReadSlicesOfTheNorm(TinyViT):
+    """One projection for all heads, each of which reads its slice of the normalised token: no norm over tokens."""
+
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.q, self.k, self.v = (nn.Linear(dim // num_heads, dim // num_heads, bias=False) for _ in range(3))
+            self.qkv = nn.Identity()
+
+        def heads(self, x: Tensor) -> tuple[Tensor, ...]:
+            slices = x.unflatten(-1, (self.num_heads, -1))
+            return tuple(layer(slices).transpose(1, 2) for layer in (self.q, self.k, self.v))
+
+
+@has_only("unregistered-tensors")
+class ParameterAsBuffer(TinyViT):
+    def __init__(self) -> None:
+        super().__init__()
+        positions = self.positions
+        del self.positions
+        self.register_buffer("positions", positions)
+
+
 @has_only("norm-shared")
 class TiedNormWeights(TinyViT):
     class block(TinyBlock):
@@ -637,7 +661,7 @@ class TiedNormWeights(TinyViT):
             return x
 
 
-@has_only()
+@has_only("norm-shared")
 class OneNormForTheFirstPlaceOfAllBlocks(TinyViT):
     """Shared between blocks, not within one; and the last norm is applied twice."""
 

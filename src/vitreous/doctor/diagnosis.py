@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -48,7 +50,7 @@ def diagnose(
     findings: list[Finding] = []
     not_measured: list[Unmeasured] = []
     healthy: list[str] = []
-    with restored_global_state():
+    with restored_global_state(), without_prints():
         tested = ModelUnderTest(
             original=model,
             given_images=images,
@@ -81,6 +83,13 @@ def diagnose(
         findings = [_located(model, found) for found in findings]
     elapsed, cpu = time.perf_counter() - start, time.thread_time() - cpu_start
     return Diagnosis(tuple(findings), tuple(not_measured), tuple(healthy), elapsed, cpu_seconds=cpu)
+
+
+@contextlib.contextmanager
+def without_prints() -> Iterator[None]:
+    """Discard what the model prints, such as shapes in every forward pass: JSON must stay JSON."""
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
 def _call(constructor: Constructor | None) -> Callable[[], nn.Module] | None:

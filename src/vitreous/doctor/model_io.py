@@ -100,7 +100,10 @@ def logits_in(output: Any) -> Tensor:
     """
     if isinstance(output, Tensor):
         return output if output.ndim == 2 else output.flatten(1) if output.ndim > 2 else output.reshape(-1, 1)
-    logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(output, Mapping):  # "logits", or a name such as "head_logits" beside features
+        logits = next((value for key, value in output.items() if "logit" in str(key).lower()), None)
+    else:
+        logits = getattr(output, "logits", None)
     if isinstance(logits, Tensor):
         return logits_in(logits)
     values = output.values() if isinstance(output, Mapping) else output if isinstance(output, Iterable) else ()

@@ -18,7 +18,7 @@ from vitreous.config import DataConfig
 from vitreous.config.presets import PRESETS, preset
 from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.data.preprocessing import Preprocessing
-from vitreous.doctor.diagnosis import diagnose
+from vitreous.doctor.diagnosis import diagnose, without_prints
 from vitreous.doctor.findings import Diagnosis
 from vitreous.doctor.model_file import TookTooLong, build, load_from_file, time_limit
 from vitreous.errors import ConfigError, DataError, VitreousError, quoted
@@ -82,7 +82,7 @@ def target_model(
     target: str, seed: int = 0, given: dict[str, Any] | None = None, input_shape: tuple[int, ...] | None = None
 ) -> tuple[nn.Module, dict[str, Any]]:
     """Build the model that `target` names from `seed`; return it with further arguments for `diagnose`."""
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), without_prints():
         torch.manual_seed(seed)
         if (file := re.fullmatch(r"(.+\.py)(?::(\w+))?", target)) is not None:
             return build(target, load_from_file(Path(file[1]), file[2] or ""), given or {}, input_shape)

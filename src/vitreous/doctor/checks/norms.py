@@ -6,7 +6,7 @@ which elements are the features of one token: a LayerNorm has one group per toke
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -34,8 +34,12 @@ def norm_axis(tested: ModelUnderTest) -> Iterator[Finding]:
 
 
 def _before_attention(tested: ModelUnderTest) -> Iterator[tuple[Norm, str | None]]:
+    sizes = _stream_sizes(tested)
     for start, _ in stages(tested) if tested.has_attention else []:
         for norm in norms_of(start):
+            if sizes is not None and _is_over_features(norm, *sizes):
+                yield norm, None  # whatever slices of a token the layer behind reads, such as one head's
+                continue
             rows_and_layer = _rows(tested.graph, norm)
             if rows_and_layer is not None:
                 yield norm, _fault(norm, *rows_and_layer)
@@ -55,6 +59,11 @@ def _by_size(tested: ModelUnderTest) -> Iterator[tuple[Norm, str | None]]:
             if norm.node.op in ("add", "sub"):  # a mean alone is a context, not a norm
                 continue
             yield norm, _fault_by_size(norm, tokens, width)
+
+
+def _is_over_features(norm: Norm, tokens: int, width: int) -> bool:
+    shape = tuple(norm.node.tensor.shape)
+    return not norm.is_batch_norm and shape[1:] == (tokens, width) and norm.axes == (2,)
 
 
 def _fault_by_size(norm: Norm, tokens: int, width: int) -> str | None:
@@ -139,26 +148,44 @@ def _rows(graph: Graph, norm: Norm) -> tuple[Tensor, LinearOp] | None:
 
 
 def norm_shared(tested: ModelUnderTest) -> Iterator[Finding]:
-    """Two branches of a block must not be normalised with the same parameters."""
+    """Branches must not be normalised with the same parameters: neither the two of a block nor those of all blocks."""
     found, norms = _innermost(tested), list(scalings(tested.graph.nodes))
     weights = [_norm_weights(tested.graph, residual, norms) for residual in found]
     if sum(map(bool, weights)) < 2:
         raise NotMeasured("no two residual connections with a norm that has parameters were observed")
     reads = [_reads(tested.graph, residual) for residual in found]
     pairs = [i for i in range(len(found) - 1) if reads[i] != reads[i + 1]]
-    shared: dict[str, Node] = {}  # the parameter of the norm → where it is used a second time
+    within: dict[str, Node] = {}  # the parameter of the norm → where it is used a second time
     for i in pairs:
         for name in weights[i].keys() & weights[i + 1].keys():
             if weights[i][name] is not weights[i + 1][name]:
-                shared.setdefault(name, weights[i + 1][name])
-    if shared:
-        name, node = next(iter(shared.items()))
-        yield finding(
-            "norm-shared",
-            f"{plural(len(shared), 'norm')}, first `{name}`, {'is' if len(shared) == 1 else 'are'} applied in both"
-            " places of a block: the same parameters scale both branches.",
-            module=node.module,
-        )
+                within.setdefault(name, weights[i + 1][name])
+    across = {} if within else _shared_by_layers(tested.graph, found, weights)
+    for shared, where in ((within, "in both places of a block"), (across, "in several layers")):
+        if shared:
+            name, node = next(iter(shared.items()))
+            yield finding(
+                "norm-shared",
+                f"{plural(len(shared), 'norm')}, first `{name}`, {'is' if len(shared) == 1 else 'are'} applied {where},"
+                " whose linear layers differ: the same parameters scale all these branches.",
+                module=node.module,
+            )
+
+
+def _shared_by_layers(
+    graph: Graph, found: Sequence[Residual], weights: Sequence[Mapping[str, Node]]
+) -> dict[str, Node]:
+    """Return the norms' parameters that branches with other linear layers use too: these are not one block reused."""
+    shared: dict[str, Node] = {}
+    first: dict[str, tuple[Node, set[str]]] = {}  # the norm's parameter → its first use, the branch's linear layers
+    for residual, own in zip(found, weights, strict=True):
+        inside = graph.between(residual.skip, residual.branch)[1:]
+        linear = {op.weight for node in inside if (op := linear_op(node))}
+        for name, node in own.items():
+            before, layers = first.setdefault(name, (node, linear))
+            if before is not node and linear and layers and not linear & layers:
+                shared.setdefault(name, node)
+    return shared
 
 
 def _innermost(tested: ModelUnderTest) -> list[Residual]:

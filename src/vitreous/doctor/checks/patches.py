@@ -23,8 +23,8 @@ def image_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
     if tested.ignores_image:
         yield finding(
             "image-ignored",
-            f"with all parameters randomised, {len(tested.batch)} other images change the outputs (up to"
-            f" {number(size)}) by {changed:.0e}: the image does not reach the output.",
+            f"with all parameters randomised, {plural(len(tested.batch), 'other image')} change the outputs (up to"
+            f" {number(size)}) by {f'{changed:.0e}' if changed else 'nothing'}: the image does not reach the output.",
         )
 
 

@@ -30,6 +30,13 @@ def unregistered(tested: ModelUnderTest) -> Iterator[Finding]:
             f" not: .to(device) of a parameter is a plain tensor ({plural(len(lost), 'parameter')} lost).",
         )
         return
+    untrained = [name for name, buffer in tested.model.named_buffers() if isinstance(buffer, nn.Parameter)]
+    if untrained:
+        yield finding(
+            "unregistered-tensors",
+            f"{plural(len(untrained), 'parameter')} registered as a buffer: {quoted(untrained)};"
+            " model.parameters() does not contain it, so no optimizer trains it.",
+        )
     found = unregistered_tensors(tested.model)
     if not found:
         return
