@@ -87,7 +87,7 @@ def test_large_presets(name: str) -> None:
 )  # fmt: skip
 def test_variants(changes: dict) -> None:
     config = ViTConfig(**{"dim": 32, "depth": 2, "num_heads": 2, "mlp_dim": 64, **changes})
-    absent = {"class-token-untrained", "class-token-not-read"} if config.pool != "cls" else set()
+    absent = {"class-token-untrained"} if config.pool != "cls" else set()
     absent |= {"positions-repeated", "positions-unused"} if config.positions == "relative" else set()
     assert_healthy(diagnose(build(config), seed=3), absent)
 
@@ -102,7 +102,7 @@ def test_timm(timm) -> None:
         init_values=1e-5, class_token=False, qk_norm=True, drop_path_rate=0.2,
     )  # fmt: skip
     # normalised queries need no scale
-    assert_healthy(diagnose(modern), {"class-token-untrained", "class-token-not-read", "attention-scale"})
+    assert_healthy(diagnose(modern), {"class-token-untrained", "attention-scale"})
 
 
 def test_torchvision(torchvision_vit) -> None:

@@ -35,7 +35,7 @@ def parameters_without_gradient(tested: ModelUnderTest) -> Iterator[Finding]:
     """Parameters without gradient in eval and in training mode."""
     if tested.ignores_image:
         raise NotMeasured("the image does not reach the output, which includes this")
-    if (count := _cut_off(tested)) is not None:
+    if (count := _num_untrained(tested)) is not None:
         yield finding(
             "parameters-without-gradient",
             f"none of {count} parameter tensors gets a gradient, neither in training nor in eval mode: the output does"
@@ -70,7 +70,7 @@ def parameters_without_gradient(tested: ModelUnderTest) -> Iterator[Finding]:
         )
 
 
-def _cut_off(tested: ModelUnderTest) -> int | None:
+def _num_untrained(tested: ModelUnderTest) -> int | None:
     """Return the number of parameters if the output requires no gradient although they do."""
     for training in (False, True):
         with tested.borrowed(training=training) as model:
@@ -161,10 +161,8 @@ def _dead_parts(tested: ModelUnderTest) -> dict[str, tuple[int, int, int]]:
 
 def _of_single_keys(tested: ModelUnderTest) -> set[str]:
     """Return the parameters that scores of a single key are computed with: its weight is 1, whatever they are."""
-    try:
-        scores = [op.logits_node for op in tested.attention if op.weights.shape[-1] == 1]
-    except NotMeasured:
-        return set()
+    softmaxes = [node for node in tested.recording.nodes if node.op in ("_softmax", "_safe_softmax")]
+    scores = [node.parents[0] for node in softmaxes if node.tensor.shape[node.arguments[1]] == 1]
     found: set[str] = set()
     seen: set[int] = set()
     while scores:
