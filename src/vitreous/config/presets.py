@@ -148,8 +148,8 @@ def mnist_plain() -> Config:
 def mnist_best() -> Config:
     """The most of MNIST below a million parameters: two stages of convolutions, the 25 inked of 49 tokens, four blocks.
 
-    The augmentation of `mnist-plain`. `python bench/recipes.py mnist-best --seeds 2 --threads 1`: 99.66 % of the test set
-    (99.67 and 99.65) after 2,154 s of CPU time on one thread of an AMD EPYC at 96 GFLOP/s, which is 937 s at 220.
+    The augmentation of `mnist-plain`. `python bench/recipes.py mnist-best --seeds 2 --threads 1`: 99.66 % of the test
+    set (99.67 and 99.65) after 2,154 s of CPU time on one thread of an AMD EPYC at 96 GFLOP/s, which is 937 s at 220.
     """
     base = mnist_plain()
     return base.replace(
