@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from vitreous.doctor.recording import SHAPE_ONLY, VIEWS, Node, Recorder
 
 #: Operations that only move elements, besides the views.
-_MOVES = VIEWS | frozenset([
+MOVES = VIEWS | frozenset([
     "cat", "stack", "roll", "flip", "index", "index_select", "gather", "constant_pad_nd", "repeat", "unfold", "im2col",
     "pixel_unshuffle", "pixel_shuffle", "contiguous", "copy",
 ])  # fmt: skip
@@ -155,7 +155,7 @@ def _move(node: Node, carried: dict[int, Tensor]) -> Tensor | None:
             if own.tensor.shape != node.tensor.shape:
                 return None
             return carried[id(own)]
-        if node.op not in _MOVES or node.op == "as_strided" or node.function is None:
+        if node.op not in MOVES or node.op == "as_strided" or node.function is None:
             return None
         operands = iter(node.parents)  # in the order of the arguments
 

@@ -138,8 +138,8 @@ def _read_positions(positions: list[int], reads: Callable[[list[int]], bool], mo
     """Return the positions that are read, found by halving; empty if there are more than `most`, or none."""
     parts = [positions] if reads(positions) else []
     while any(len(part) > 1 for part in parts):
-        halves = [half for part in parts for half in (part[: len(part) // 2], part[len(part) // 2 :]) if half]
-        parts = [half for half in halves if reads(half)]
+        smaller = [some for part in parts for some in (part[: len(part) // 2], part[len(part) // 2 :]) if some]
+        parts = [some for some in smaller if reads(some)]
         if len(parts) > most:
             return []
     return [part[0] for part in parts]

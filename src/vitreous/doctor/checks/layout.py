@@ -94,7 +94,7 @@ def _strips(tested: ModelUnderTest, numbers: Tensor) -> str:
         return ""
     side = round((tall * wide) ** 0.5)
     return (
-        f"each token is made from {tall}×{wide} pixels, not from a patch of {side}×{side}: the pixels were cut in the"
+        f"each token is made from {tall}×{wide} pixels, not from a patch of {side}×{side}: the pixels were taken in the"
         " order of the memory."
     )
 
@@ -281,7 +281,7 @@ def _split(graph: Graph, what: str, operand: Node, product: Node, is_transposed:
 
 def _merge(tested: ModelUnderTest, op: AttentionOp) -> str | None:
     shape = op.product.tensor.shape  # (G, Q, K), or (G, K, Q)
-    if len(shape) != 3:
+    if len(shape) != 3 or is_between_channels(tested.graph, op):
         return None
     queries, width = (shape[2], shape[1]) if op.is_transposed else (shape[1], shape[2])
     if queries < 2 or width < 2:

@@ -163,7 +163,7 @@ def _exchangeable_patches(tested: ModelUnderTest) -> tuple[int, int] | None:
 
 def _patch_side(tested: ModelUnderTest) -> int | None:
     """Return the side of the patches where all attention is between all of them; None where it is not known."""
-    if not is_image(tested.shape) or tested.fixed_batch_size or not tested.has_attention:
+    if not is_image(tested.shape) or tested.fixed_batch_size or tested.is_slow or not tested.has_attention:
         return None
     channels, height, width = tested.shape
     convolutions = [node for node in tested.recording.nodes if node.op == "convolution" and node.tensor.ndim == 4]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from vitreous.doctor.attention_ops import AttentionOp, layer_op, linear_op
 from vitreous.doctor.findings import Finding, NotMeasured, finding
-from vitreous.doctor.graph import NORMS, Graph, origin
+from vitreous.doctor.graph import MOVES, NORMS, Graph, origin
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.norm_ops import is_statistic, norms_of
 from vitreous.doctor.recording import Node
@@ -183,12 +183,20 @@ def _blocks_without_skip(tested: ModelUnderTest, starts: list[Node]) -> Iterator
             yield start.module
 
 
+def _unnormalised(norm: Node) -> Node:
+    return origin(next(parent for parent in norms_of(norm)[-1].node.parents if parent.from_input))
+
+
 def _stream(start: Node) -> Node:
-    """Return what was normalised, or the tensor itself."""
-    steps = norms_of(start)
-    if not steps:
-        return start
-    return origin(next(parent for parent in steps[-1].node.parents if parent.from_input))
+    """Return what was normalised and moved (windows are padded and shifted), or the tensor itself."""
+    for _ in range(8):
+        if norms_of(start):
+            start = _unnormalised(start)
+        elif start.op in MOVES - {"cat", "stack"} and start.parents and start.parents[0].from_input:
+            start = origin(start.parents[0])
+        else:
+            break
+    return start
 
 
 def _has_free_path(tested: ModelUnderTest, start: Node, end: Node) -> bool:
@@ -356,7 +364,7 @@ def _parent(module: str) -> str:
 def _has_duplicate(terms: list[Node]) -> bool:
     """Whether a term occurs twice, or once as it is and once normalised."""
     present = {id(term) for term in terms}
-    return len(present) < len(terms) or any(id(_stream(term)) in present for term in terms if norms_of(term))
+    return len(present) < len(terms) or any(id(_unnormalised(term)) in present for term in terms if norms_of(term))
 
 
 def _terms(node: Node, depth: int) -> Iterator[Node]:
