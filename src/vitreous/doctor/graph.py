@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from vitreous.doctor.recording import SHAPE_ONLY, VIEWS, Node, Recorder
 
 #: Operations that only move elements, besides the views.
-MOVES = VIEWS | frozenset([
+_MOVES = VIEWS | frozenset([
     "cat", "stack", "roll", "flip", "index", "index_select", "gather", "constant_pad_nd", "repeat", "unfold", "im2col",
     "pixel_unshuffle", "pixel_shuffle", "contiguous", "copy",
 ])  # fmt: skip
@@ -135,6 +135,8 @@ class Graph:
             moved = _move(node, carried)
             if moved is not None:
                 carried[id(node)] = moved
+                if node.op in FUSED_NORMS:  # it computes with the elements, and leaves each where it is
+                    yield Carried(node, known[0], carried[id(known[0])] - 1)
             elif node.op not in SHAPE_ONLY and not (node.op in FUSED_NORMS and node.result):
                 for parent in known:
                     yield Carried(node, parent, carried[id(parent)] - 1)
@@ -155,7 +157,7 @@ def _move(node: Node, carried: dict[int, Tensor]) -> Tensor | None:
             if own.tensor.shape != node.tensor.shape:
                 return None
             return carried[id(own)]
-        if node.op not in MOVES or node.op == "as_strided" or node.function is None:
+        if node.op not in _MOVES or node.op == "as_strided" or node.function is None:
             return None
         operands = iter(node.parents)  # in the order of the arguments
 
