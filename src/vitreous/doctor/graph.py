@@ -135,6 +135,8 @@ class Graph:
             moved = _move(node, carried)
             if moved is not None:
                 carried[id(node)] = moved
+                if node.op in FUSED_NORMS:  # it computes with the elements, and leaves each where it is
+                    yield Carried(node, known[0], carried[id(known[0])] - 1)
             elif node.op not in SHAPE_ONLY and not (node.op in FUSED_NORMS and node.result):
                 for parent in known:
                     yield Carried(node, parent, carried[id(parent)] - 1)

@@ -264,6 +264,33 @@ class ModelUnderTest:
         weights = torch.randn(outputs.shape, generator=self.generator(offset)).to(outputs.device)
         return torch.autograd.grad((outputs * weights).sum(), inputs, allow_unused=True)
 
+    @cached_property
+    def rows_with_gradient(self) -> dict[str, Tensor]:
+        """Per trainable parameter, which of its rows get a gradient in eval or in training mode; random parameters.
+
+        Raises `NotMeasured` where no output requires a gradient.
+        """
+        found: dict[str, Tensor] = {}
+        for training in (False, True):
+            with self.borrowed(randomised=True, training=training) as model:
+                outputs = self.outputs(model, self.batch, grad=True)
+                named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+                if not outputs.requires_grad or not named:
+                    raise NotMeasured("no parameter requires a gradient")
+                gradients = self.gradients(outputs, list(named.values()), offset=6)
+            for name, gradient in zip(named, gradients, strict=True):
+                rows = max(named[name].shape[0], 1) if named[name].ndim else 1
+                used = torch.zeros(rows, dtype=torch.bool)
+                if gradient is not None and gradient.numel():
+                    used = gradient.cpu().reshape(rows, -1).any(1)
+                found[name] = found[name] | used if name in found else used
+        return found
+
+    @cached_property
+    def results(self) -> dict[str, Any]:
+        """What several checks of one module share."""
+        return {}
+
     def require_repeatable(self) -> None:
         """Raise unless the model, with deterministic draws, gives the same outputs twice."""
         if not self._repeatable:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from vitreous.doctor.attention_ops import layer_op
 from vitreous.doctor.checks.layout import heads_scrambled
@@ -111,16 +110,7 @@ def _without_gradient(tested: ModelUnderTest) -> set[str]:
     Exactly: biases of keys, which softmax ignores, still get the rounding noise of their terms, a disconnected
     parameter gets nothing. Those biases are exempt by name as well, should the noise cancel.
     """
-    dead: list[set[str]] = []
-    for training in (False, True):
-        with tested.borrowed(randomised=True, training=training) as model:
-            outputs = tested.outputs(model, tested.batch, grad=True)
-            named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-            if not outputs.requires_grad or not named:
-                raise NotMeasured("no parameter requires a gradient")
-            gradients = tested.gradients(outputs, list(named.values()), offset=6)
-            dead.append({name for name, g in zip(named, gradients, strict=True) if g is None or not bool(g.any())})
-    return (dead[0] & dead[1]) - _key_biases(tested)
+    return {name for name, used in tested.rows_with_gradient.items() if not bool(used.any())} - _key_biases(tested)
 
 
 def _is_found(check: Callable[[ModelUnderTest], Iterator[Finding]], tested: ModelUnderTest) -> bool:
@@ -139,18 +129,7 @@ def _dead_parts(tested: ModelUnderTest) -> dict[str, tuple[int, int, int]]:
     if not _is_found(norm_axis, tested):  # with one weight per token, those of tokens that are not read are unused
         layers |= {norm.weight for norm in scalings(tested.recording.nodes)}  # features that nothing behind it reads
     layers -= _of_single_keys(tested)
-    used: dict[str, Tensor] = {}
-    for training in (False, True):
-        with tested.borrowed(randomised=True, training=training) as model:
-            named = {name: p for name, p in model.named_parameters() if name in layers and p.requires_grad}
-            named = {name: p for name, p in named.items() if p.ndim and len(p) >= 6}
-            if not named:
-                return {}
-            gradients = tested.gradients(tested.outputs(model, tested.batch, grad=True), list(named.values()), offset=6)
-        for name, gradient in zip(named, gradients, strict=True):
-            gradient = torch.zeros_like(named[name]) if gradient is None else gradient
-            rows = gradient.cpu().reshape(len(gradient), -1).any(1)
-            used[name] = used[name] | rows if name in used else rows
+    used = {name: rows for name, rows in tested.rows_with_gradient.items() if name in layers and len(rows) >= 6}
     found = {}
     for name, rows in used.items():
         unused = (~rows).nonzero().flatten().tolist()

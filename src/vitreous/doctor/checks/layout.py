@@ -140,8 +140,8 @@ def _embedding_to_tokens(tested: ModelUnderTest) -> str | None:
         return None
     for carried in tested.graph.follow(embedding, labels):
         rows = _rows_of_features(carried)
-        if rows is None:
-            continue
+        if rows is None or (tested.has_attention and carried.consumer.op in FUSED_NORMS):
+            continue  # where attention is, the axes of a norm are measured by its own check
         if not tested.has_attention and (rows.shape[1] != features or len(rows) == len(embedding.tensor) * features):
             continue  # a layer that mixes tokens on purpose, as in an MLP-Mixer
         mixed = [row for row in rows if not _is_one_place(row[row >= 0], features, per_image, width)]
@@ -289,6 +289,8 @@ def _merge(tested: ModelUnderTest, op: AttentionOp) -> str | None:
     labels = torch.arange(shape[0] * queries).view(shape[0], queries, 1).expand(-1, -1, width)
     for carried in tested.graph.follow(op.product, labels.mT if op.is_transposed else labels):
         rows = _rows_of_features(carried)
+        if carried.consumer.op in FUSED_NORMS:
+            continue
         if rows is None and carried.consumer.op == "add":  # a skip connection, with no layer before it
             rows = carried.labels.reshape(-1, carried.labels.shape[-1]).long()
         if rows is None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from vitreous.doctor.attention_ops import AttentionOp, layer_op, linear_op
 from vitreous.doctor.findings import Finding, NotMeasured, finding
-from vitreous.doctor.graph import MOVES, NORMS, Graph, origin
+from vitreous.doctor.graph import NORMS, Graph, origin
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.norm_ops import is_statistic, norms_of
 from vitreous.doctor.recording import Node
@@ -151,7 +151,7 @@ def skip_missing(tested: ModelUnderTest) -> Iterator[Finding]:
                 module=modules[0],
             )
             return
-    blocks = list(_blocks_without_skip(tested, [start for start, _ in layers_of_attention]))
+    blocks = list(_blocks_without_skip(tested, layers_of_attention))
     if blocks:
         yield finding(
             "skip-missing",
@@ -176,36 +176,26 @@ def _unavoidable_mlps(tested: ModelUnderTest, region: list[Node]) -> Iterator[st
                 return
 
 
-def _blocks_without_skip(tested: ModelUnderTest, starts: list[Node]) -> Iterator[str]:
-    """Yield the modules of attentions from whose input no path leads to the next one's past all layers."""
-    for start, end in itertools.pairwise(starts):
-        if start.tensor.shape == end.tensor.shape and not _has_free_path(tested, _stream(start), _stream(end)):
-            yield start.module
+def _blocks_without_skip(tested: ModelUnderTest, stages: list[tuple[Node, list[AttentionOp]]]) -> Iterator[str]:
+    """Yield the modules of attentions past which nothing leads to the next one without passing a layer."""
+    for (start, ops), (end, _) in itertools.pairwise(stages):
+        if start.tensor.shape == end.tensor.shape and not _leads_past(tested.graph, ops[0].product, end):
+            yield ops[0].module
 
 
-def _unnormalised(norm: Node) -> Node:
-    return origin(next(parent for parent in norms_of(norm)[-1].node.parents if parent.from_input))
-
-
-def _stream(start: Node) -> Node:
-    """Return what was normalised and moved (windows are padded and shifted), or the tensor itself."""
-    for _ in range(8):
-        if norms_of(start):
-            start = _unnormalised(start)
-        elif start.op in MOVES - {"cat", "stack"} and start.parents and start.parents[0].from_input:
-            start = origin(start.parents[0])
-        else:
-            break
-    return start
-
-
-def _has_free_path(tested: ModelUnderTest, start: Node, end: Node) -> bool:
-    reached = {id(start)}
-    for node in tested.graph.between(start, end)[1:]:
-        is_layer = node.op in ("mm", "bmm", "addmm", "baddbmm", "convolution", "_softmax")
-        if not is_layer and any(id(parent) in reached for parent in node.parents):
-            reached.add(id(node))
-    return id(end) in reached
+def _leads_past(graph: Graph, product: Node, end: Node) -> bool:
+    """Whether something that the product was computed from reaches `end` by sums, norms and moves alone."""
+    waiting, seen = [end], {id(end)}
+    while waiting:
+        node = waiting.pop()
+        if node.op in ("mm", "bmm", "addmm", "baddbmm", "convolution", "_softmax"):
+            continue
+        if graph.depends(product, node):
+            return True
+        parents = [parent for parent in node.parents if parent.from_input and id(parent) not in seen]
+        seen |= {id(parent) for parent in parents}
+        waiting += parents
+    return False
 
 
 def _skips_that_start_early(tested: ModelUnderTest) -> list[Residual]:
@@ -359,6 +349,11 @@ def _branches(count: int, kind: str) -> str:
 
 def _parent(module: str) -> str:
     return module.rpartition(".")[0]
+
+
+def _unnormalised(norm: Node) -> Node:
+    """Return what a norm was computed from."""
+    return origin(next(parent for parent in norms_of(norm)[-1].node.parents if parent.from_input))
 
 
 def _has_duplicate(terms: list[Node]) -> bool:
