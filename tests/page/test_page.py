@@ -298,6 +298,14 @@ def test_the_tour(open_page: Any, served_site: str) -> None:
     assert page.locator("#tour").is_hidden()
 
 
+def test_a_link_to_a_step_shows_what_the_step_explains(open_page: Any, served_site: str) -> None:
+    page = open_page(served_site, "#test=3&step=3").page
+    assert page.locator("#arithmetic").is_visible()
+    page.evaluate("() => { location.hash = '#test=3&step=3&zoom=layer'; }")  # unless it names a view of its own
+    page.locator("#arithmetic").wait_for(state="hidden")
+    assert page.locator("article.shown").get_attribute("data-step") == "3"
+
+
 def test_what_if(open_page: Any, served_site: str) -> None:
     tab = open_page(served_site)
     page = tab.page

@@ -14,9 +14,10 @@ import { markPending } from "./pending.js";
 import { Requests, showError } from "./requests.js";
 import { KINDS, Session } from "./session.js";
 import { offerSharing, showNotice } from "./sharing.js";
-import { fitsLink, fromHash, toHash } from "./state.js";
+import { fitsLink, fromHash, namesView, toHash } from "./state.js";
 import { loadTexts, text } from "./texts.js";
 import { toggleTheme } from "./theme.js";
+import { viewOf } from "./tour.js";
 import { numPatches, patchOffset } from "./vit-maths.js";
 
 const ADDRESS_DELAY = 250; // ms after the last change
@@ -155,7 +156,8 @@ class Page {
 
   #readAddress() {
     const { state, notice } = fromHash(location.hash);
-    this.#session.state = isHidden("tour") ? { ...state, step: 0 } : state;
+    if (isHidden("tour")) state.step = 0;
+    this.#session.state = namesView(location.hash) ? state : { ...state, ...viewOf(state.step) };
     if (notice) showNotice(notice);
     this.#input.show(state);
     if (this.#session.models.length === 0) return; // they are still loading

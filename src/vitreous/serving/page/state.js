@@ -160,6 +160,12 @@ export function fromHash(hash) {
   return { state, notice };
 }
 
+/** Whether a link says which part of the model to show. @param {string} hash */
+export function namesView(hash) {
+  const parts = new URLSearchParams(hash.replace(/^#/, ""));
+  return ["view", "layer", "head", "from", "zoom", "key", "node"].some((name) => parts.has(name));
+}
+
 /** @param {URLSearchParams} parts @returns {Drawing | null} */
 function drawingIn(parts) {
   const strokes = decodeStrokes(parts.get("strokes") ?? "");

@@ -29,6 +29,11 @@ const STEPS = {
   7: { lit: ["whatif", "map", "bars", "removed", "views", "diagram", "wall", "play"], set: { ...CLOSED, view: "patch_removal" }, camera: null },
 };
 
+/** Return a step's view of the diagram for a link that names the step alone. @param {number} step @returns {Partial<State>} */
+export function viewOf(step) {
+  return STEPS[step]?.set ?? {};
+}
+
 export class Tour {
   #panel = byId("tour");
   /** @type {HTMLButtonElement[]} */
