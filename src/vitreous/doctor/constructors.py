@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
@@ -13,7 +13,10 @@ Constructor = tuple[Callable[..., nn.Module], dict[str, Any]]
 
 
 def constructor_values(constructor: Constructor | None) -> dict[str, Any]:
-    """Return name → number of the arguments, given or by default; `config.depth` for a field of an object."""
+    """Return name → number, or tuple of numbers, of the arguments, given or by default.
+
+    `config.depth` stands for a field of an object.
+    """
     if constructor is None:
         return {}
     build, arguments = constructor
@@ -26,20 +29,29 @@ def constructor_values(constructor: Constructor | None) -> dict[str, Any]:
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         value = arguments.get(parameter.name, parameter.default)
-        if isinstance(value, int | float):
-            values[parameter.name] = value
-        else:
-            fields = _fields(value)
-            values |= {f"{parameter.name}.{k}": v for k, v in fields.items() if isinstance(v, int | float)}
+        for name, item in {
+            parameter.name: value,
+            **{f"{parameter.name}.{k}": v for k, v in _fields(value).items()},
+        }.items():
+            if isinstance(item, int | float):
+                values[name] = item
+            elif isinstance(item, list | tuple) and item and all(isinstance(number, int | float) for number in item):
+                values[name] = tuple(item)
     return values
 
 
-def with_value(constructor: Constructor, name: str, value: Any) -> dict[str, Any]:
-    """Return the arguments with one of the values of `constructor_values` replaced."""
+def with_values(constructor: Constructor, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments with some of the values of `constructor_values` replaced."""
     build, arguments = constructor
+    for name, value in changes.items():
+        arguments = _with_value(build, arguments, name, value)
+    return arguments
+
+
+def _with_value(build: Callable[..., nn.Module], arguments: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
     argument, _, field = name.partition(".")
     if not field:
-        return arguments | {name: value}
+        return arguments | {name: list(value) if isinstance(arguments.get(name), list) else value}
     given = arguments.get(argument, inspect.signature(build).parameters[argument].default)
     changed = copy.deepcopy(given)
     if isinstance(changed, dict):

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 from vitreous.doctor.checks import (
+    arguments,
     attention,
     batch,
     class_token,
@@ -55,6 +56,7 @@ CHECKS: dict[str, Check] = {
     "skip-normalised": residual.skip_normalised,
     "branch-not-normalised": residual.branch_not_normalised,
     "branch-doubled": residual.branch_doubled,
+    "mlp-misses-attention": residual.mlp_misses_attention,
     "norm-axis": norms.norm_axis,
     "norm-shared": norms.norm_shared,
     "block-reused": structure.block_reused,
@@ -76,6 +78,8 @@ CHECKS: dict[str, Check] = {
     "patch-order-ignored": patches.order_ignored,
     "positions-repeated": positions.repeated,
     "positions-unused": positions.unused,
-    "argument-without-effect": structure.argument_without_effect,
+    "argument-without-effect": arguments.argument_without_effect,
+    "depth-miscounted": arguments.depth_miscounted,
+    "argument-fails": arguments.argument_fails,
     "cannot-overfit": fresh.cannot_overfit,
 }

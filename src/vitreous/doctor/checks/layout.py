@@ -7,6 +7,7 @@ Shapes: B images, N tokens, D width, G groups (images × heads) of S positions, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -89,8 +90,9 @@ def _strips(tested: ModelUnderTest, numbers: Tensor) -> str:
     height, width = tested.shape[1:]
     y, x = numbers // width % height, numbers % width
     tall, wide = int(y.max() - y.min()) + 1, int(x.max() - x.min()) + 1
-    stated = [value for name, value in constructor_values(tested.constructor).items() if kind_of(name) == "patch"]
-    if tall == wide or tall * wide not in [side**2 for side in stated] or height % tall:
+    values = [value for name, value in constructor_values(tested.constructor).items() if kind_of(name) == "patch"]
+    stated = [value if isinstance(value, tuple) else (value, value) for value in values]
+    if tall == wide or tall * wide not in map(math.prod, stated) or height % tall:
         return ""
     side = round((tall * wide) ** 0.5)
     return (

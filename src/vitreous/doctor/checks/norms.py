@@ -206,8 +206,8 @@ def _norm_weights(graph: Graph, residual: Residual, norms: list[Scaling]) -> dic
     """
     inside = {id(node) for node in graph.between(residual.skip, residual.branch)[1:]}
     own = [norm for norm in norms if id(norm.node) in inside]
-    behind = [norm for norm in norms if norm.data is residual.total]
-    return {norm.weight: norm.node for norm in own or behind}
+    behind = [norm for norm in norms if norm.data is residual.total or norm.node is residual.skip]
+    return {norm.weight: norm.node for norm in own or reversed(behind)}
 
 
 def _reads(graph: Graph, residual: Residual) -> tuple[str, int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from vitreous.doctor.attention_ops import AttentionOp, layer_op, linear_op
 from vitreous.doctor.findings import Finding, NotMeasured, finding
-from vitreous.doctor.graph import NORMS, Graph, origin
+from vitreous.doctor.graph import FUSED_NORMS, NORMS, Graph, origin
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.norm_ops import is_statistic, norms_of
 from vitreous.doctor.recording import Node
@@ -21,7 +21,6 @@ from vitreous.reports.formats import plural
 #: A block has two to four branches; a skip connection around a whole stack of blocks is no mistake.
 _LEVELS = 4
 _NORM_ARITHMETIC = frozenset(["sub", "mul", "div", "pow"])
-_FUSED_NORMS = frozenset(["native_layer_norm", "native_batch_norm", "native_group_norm", "_fused_rms_norm"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +59,15 @@ def skip_normalised(tested: ModelUnderTest) -> Iterator[Finding]:
     open_end = _features_leave_unnormalised(graph, sums)
     for kind, those in kinds.items():
         normed = [residual for residual in those if norms_of(residual.skip)]
+        if normed and len(normed) < len(those) and (odd := _normalised_by_mistake(found, those, normed)):
+            yield finding(
+                "skip-normalised",
+                f"in {len(odd)} of {_branches(len(those), kind)}, first in `{odd[0].module or 'forward'}`, the skip"
+                f" connection starts after the norm `{odd[0].skip.module or 'forward'}`; in the others it carries the"
+                " stream itself.",
+                module=odd[0].module,
+            )
+            return
         if not normed or len(normed) < len(those):
             continue
         # A post-norm model looks the same in the middle: x = norm(x + f(x)). There the norm belongs to the block
@@ -77,6 +85,63 @@ def skip_normalised(tested: ModelUnderTest) -> Iterator[Finding]:
                 module=first.module,
             )
             return
+
+
+def _normalised_by_mistake(found: list[Residual], those: list[Residual], normed: list[Residual]) -> list[Residual]:
+    """Return the skips that carry a normalised sum while all other branches of the model are pre-norm.
+
+    The first branch may follow a norm of the embedding, and a stage may begin with one.
+    """
+    others = [residual for residual in found if residual not in normed]
+    if len(normed) > 1 and len(normed) >= len(those) - len(normed):
+        return []
+    if not all(other.has_norm for other in others if other.kind in ("attention", "MLP")):
+        return []
+    totals = {id(residual.total) for residual in found}
+    return [one for one in normed if id(_unnormalised(one.skip)) in totals]
+
+
+def mlp_misses_attention(tested: ModelUnderTest) -> Iterator[Finding]:
+    """In x₁ = x + attention(x), x₂ = x₁ + MLP(…), the MLP must read x₁."""
+    graph = tested.graph
+    inner = {id(residual.total): residual for residual in residuals(tested) if residual.kind == "attention"}
+    if not inner:
+        raise NotMeasured("no residual connection around attention was observed")
+    beside, behind = "the block's input", "what attention returns, without the stream"
+    past: dict[str, list[Node]] = {beside: [], behind: []}
+    for total in _sums(tested):
+        one, two = (origin(parent) for parent in total.parents)
+        for stream, branch in ((one, two), (two, one)):
+            residual = inner.get(id(stream))
+            if residual is None or graph.depends(branch, stream) or not graph.depends(branch, residual.skip):
+                continue
+            from_attention = graph.depends(branch, residual.branch)
+            start = residual.branch if from_attention else residual.skip
+            nodes = graph.between(start, branch)[1:]
+            is_mlp = sum(layer_op(node) is not None for node in nodes) >= 2
+            if is_mlp and (from_attention or _is_accident(tested, residual, nodes)):
+                past["what attention returns, without the stream" if from_attention else "the block's input"].append(
+                    total
+                )
+    for what, totals in past.items():
+        if totals:
+            yield finding(
+                "mlp-misses-attention",
+                f"in {plural(len(totals), 'block')}, first `{totals[0].module or 'forward'}`, the MLP reads {what},"
+                " instead of the stream after attention.",
+                module=totals[0].module,
+            )
+            return
+
+
+def _is_accident(tested: ModelUnderTest, residual: Residual, branch: list[Node]) -> bool:
+    """Whether an MLP beside attention looks like a slip: it has a norm of its own, and nothing is called parallel."""
+    norms = [{id(node) for node in nodes if node.op in FUSED_NORMS or norms_of(node)}
+             for nodes in (tested.graph.between(residual.skip, residual.branch)[1:], branch)]  # fmt: skip
+    attends = {id(op.product) for op in tested.attention} & {id(node) for node in branch}
+    names = [type(module).__name__.lower() for module in tested.model.modules()]
+    deliberate = any("parallel" in name and "dataparallel" not in name for name in names)
+    return not attends and not deliberate and bool(norms[1] - norms[0])
 
 
 def branch_not_normalised(tested: ModelUnderTest) -> Iterator[Finding]:
@@ -292,7 +357,7 @@ def _swapped(graph: Graph, total: Node) -> tuple[Node, Node] | None:
         return None
     one, two = (origin(parent) for parent in total.parents)
     for norm, branch in ((one, two), (two, one)):
-        if norm.op not in _FUSED_NORMS or norm is branch or graph.depends(branch, norm):
+        if norm.op not in FUSED_NORMS or norm is branch or graph.depends(branch, norm):
             continue
         stream = origin(norm.parents[0])
         if not stream.from_input or not graph.depends(branch, stream) or branch is stream:

@@ -1,0 +1,157 @@
+"""Arguments that have no effect, work with one value only or count wrongly; MLPs that read the wrong tensor."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from vitreous.doctor import diagnose
+from vitreous.testing import TinyBlock, TinyViT
+
+NEW = {"argument-without-effect", "argument-fails", "depth-miscounted", "mlp-misses-attention", "skip-normalised"}
+
+
+class Sized(TinyViT):
+    """Every size is an argument that works."""
+
+    def __init__(self, image_size: tuple[int, int] = (12, 12), patch_size: int = 4, embed_dim: int = 24, depth: int = 2,
+                 num_heads: int = 2, in_channels: int = 1, num_classes: int = 10, dropout: float = 0.1):  # fmt: skip
+        nn.Module.__init__(self)
+        self.patches = nn.Conv2d(in_channels, embed_dim, patch_size, patch_size)
+        tokens = (image_size[0] // patch_size) * (image_size[1] // patch_size)
+        self.class_token = nn.Parameter(torch.randn(1, 1, embed_dim) * 0.02)
+        self.positions = nn.Parameter(torch.randn(1, tokens + 1, embed_dim) * 0.02)
+        self.blocks = nn.ModuleList(self.block(embed_dim, num_heads) for _ in range(depth))
+        self.norm, self.dropout = nn.LayerNorm(embed_dim), nn.Dropout(dropout)
+        self.head = nn.Linear(embed_dim, num_classes)
+
+    def embed(self, images: Tensor) -> Tensor:
+        return self.dropout(super().embed(images))
+
+
+class PositionsFixed(Sized):
+    """Ten positions, whatever the image and the patch."""
+
+    def __init__(self, image_size: tuple[int, int] = (12, 12), patch_size: int = 4) -> None:
+        super().__init__(image_size, patch_size)
+        self.positions = nn.Parameter(torch.randn(1, 10, 24) * 0.02)
+
+
+class ChannelsFixed(Sized):
+    def __init__(self, in_channels: int = 1) -> None:
+        super().__init__()
+        self.channels = in_channels
+
+    def patchify(self, images: Tensor) -> Tensor:
+        return super().patchify(images.view(len(images), self.channels, 12, 12))
+
+
+class NothingWithoutDropout(Sized):
+    def __init__(self, dropout: float = 0.1) -> None:
+        super().__init__(dropout=dropout)
+        self.dropout = nn.Dropout(dropout) if dropout else None  # type: ignore[assignment]
+
+
+class RefusesOddWidths(Sized):
+    """What the model's own check refuses is no fault: the width and the heads belong together."""
+
+    def __init__(self, embed_dim: int = 24, num_heads: int = 2) -> None:
+        if (embed_dim, num_heads) not in ((24, 2), (48, 4)):
+            raise ValueError("24 wide with 2 heads, or 48 with 4")
+        super().__init__(embed_dim=embed_dim, num_heads=num_heads)
+
+
+class PixelsAsTokens(Sized):
+    """Without a projection the width is that of a patch: one cannot change without the other."""
+
+    def __init__(self, patch_size: int = 4, embed_dim: int = 16) -> None:
+        super().__init__(patch_size=patch_size, embed_dim=embed_dim)
+        self.patch_size = patch_size
+        del self.patches
+
+    def patchify(self, images: Tensor) -> Tensor:
+        return nn.functional.unfold(images, self.patch_size, stride=self.patch_size).mT
+
+
+class BiasOfAnUnusedLayer(Sized):
+    def __init__(self, mlp_bias: bool = True) -> None:
+        super().__init__()
+        self.unused = nn.Linear(24, 48, bias=mlp_bias)
+
+
+class OneLayerTooMany(Sized):
+    def __init__(self, num_layers: int = 2) -> None:
+        super().__init__(depth=num_layers + 1)
+
+
+class ReadsAttentionAlone(TinyBlock):
+    def forward(self, x: Tensor) -> Tensor:
+        attended = self.attend(self.norm1(x))
+        return x + attended + self.mlp(self.norm2(attended))
+
+
+class ReadsTheInput(TinyBlock):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.attend(self.norm1(x)) + self.mlp(self.norm2(x))
+
+
+class ParallelBlock(ReadsTheInput):
+    """The same on purpose."""
+
+
+class NormalisedSkip(TinyBlock):
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm1(x)
+        x = x + self.attend(x)
+        return x + self.mlp(self.norm2(x))
+
+
+class BesideAttention(TinyViT):
+    block = ReadsTheInput
+
+
+class BehindAttention(TinyViT):
+    block = ReadsAttentionAlone
+
+
+class Parallel(TinyViT):
+    block = ParallelBlock
+
+
+class OneOfThree(TinyViT):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([TinyBlock(24, 2), NormalisedSkip(24, 2), TinyBlock(24, 2)])
+
+
+@pytest.mark.parametrize(
+    ("model_class", "findings"),
+    [
+        (Sized, set()),
+        (PositionsFixed, {"argument-fails"}),
+        (ChannelsFixed, {"argument-fails"}),
+        (NothingWithoutDropout, {"argument-fails"}),
+        (RefusesOddWidths, set()),
+        (PixelsAsTokens, set()),
+        (BiasOfAnUnusedLayer, {"argument-without-effect"}),
+        (OneLayerTooMany, {"depth-miscounted"}),
+        (BesideAttention, {"mlp-misses-attention"}),
+        (BehindAttention, {"mlp-misses-attention"}),
+        (Parallel, set()),
+        (OneOfThree, {"skip-normalised"}),
+    ],
+)
+def test_exactly_these_findings(model_class: type[nn.Module], findings: set[str], no_overfitting) -> None:
+    diagnosis = diagnose(model_class(), constructor=(model_class, {}), input_shape=(1, 12, 12), fresh=True)
+    found = "\n".join(f"{one.id}: {one.measured}" for one in diagnosis.findings)
+    assert diagnosis.ids() & NEW == findings, found
+
+
+def test_the_error_of_another_value_is_quoted(no_overfitting) -> None:
+    diagnosis = diagnose(PositionsFixed(), constructor=(PositionsFixed, {}), input_shape=(1, 12, 12), fresh=True)
+    (found,) = [one for one in diagnosis.findings if one.id == "argument-fails"]
+    assert "`image_size`" in found.measured
+    assert "`patch_size`" in found.measured
+    assert "RuntimeError" in found.measured
+    assert "images of 1 × 24 × 24" in found.measured
