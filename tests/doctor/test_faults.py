@@ -1130,7 +1130,8 @@ def test_faults_in_the_data(
 def test_clean_data_are_measured_without_findings() -> None:
     diagnosis = diagnose(TinyViT(), pictures(), LABELS, test_images=pictures() + 1)
     assert not diagnosis.findings
-    assert {item.id for item in diagnosis.not_measured} == {"argument-without-effect"}
+    arguments = {"argument-without-effect", "argument-fails", "depth-miscounted"}  # there is no constructor
+    assert {item.id for item in diagnosis.not_measured} == arguments
 
 
 def test_reversed_colours() -> None:
