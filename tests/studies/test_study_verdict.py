@@ -17,12 +17,14 @@ from vitreous.studies.verdict import decide, headline
 IMAGES = 2000
 
 
-def cell(arm: str, accuracies: Sequence[float], point=None) -> Cell:
+def cell(arm: str, accuracies: Sequence[float], point=None, run: str = "") -> Cell:
     """Return a cell whose seeds are right on the first images."""
     runs = []
     for seed, accuracy in enumerate(accuracies):
         correct = np.arange(IMAGES) < round(accuracy * IMAGES)
-        runs.append(Evaluated(f"run{seed}", seed, 500, "vit", 10, 10, 100, 5, 1.0, 0.1, "sha", "CPU", 1, correct))
+        runs.append(
+            Evaluated(f"{run or arm}{seed}", seed, 500, "vit", 10, 10, 100, 5, 1.0, 0.1, "sha", "CPU", 1, correct)
+        )
     return Cell(arm, point, tuple(runs))
 
 
@@ -51,6 +53,15 @@ def test_difference_is_the_wider_interval_and_the_larger_p():
     assert found.p_value == pytest.approx(max(seeds.pvalue, images.pvalue))
     widths = [np.diff(test.confidence_interval()).item() for test in (seeds, images)]
     assert 2 * found.interval.half_width == pytest.approx(max(widths))
+
+
+def test_the_same_weights_are_compared_over_images_alone():
+    accuracies = [0.9, 0.5, 0.7], [0.8, 0.3, 0.1]
+    paired = difference(cell("in batches", accuracies[0], run="r"), cell("one by one", accuracies[1], run="r"))
+    assert paired.p_seeds is None
+    assert paired.p_value == paired.p_images
+    assert paired.significant
+    assert not difference(cell("a", accuracies[0]), cell("b", accuracies[1])).significant
 
 
 def test_one_seed_each_is_tested_over_images_alone():

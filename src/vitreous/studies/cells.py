@@ -130,7 +130,7 @@ class Difference:
     first: Cell
     second: Cell
     interval: Interval  # as a share; the wider of the one over seeds and the one over images
-    p_seeds: float | None  # None: one seed each
+    p_seeds: float | None  # None: one seed each, or the same weights evaluated twice
     p_images: float
     p_value: float  # the larger; corrected (Holm) where the study asks several questions
 
@@ -165,7 +165,8 @@ def difference(first: Cell, second: Cell) -> Difference:
         p_images = metrics.mcnemar(first.share_correct, second.share_correct).p_value
         return Difference(first, second, over_images, None, p_images, p_images)
     p_images, interval, p_seeds = metrics.paired_t_test(per_image), over_images, None
-    if min(len(first.runs), len(second.runs)) > 1:
+    same_weights = [run.run for run in first.runs] == [run.run for run in second.runs]  # then seeds do not matter
+    if min(len(first.runs), len(second.runs)) > 1 and not same_weights:
         p_seeds = metrics.welch_t_test(first.accuracies, second.accuracies)
         over_seeds = metrics.welch_interval(first.accuracies, second.accuracies)
         interval = max(over_images, over_seeds, key=lambda one: one.half_width)

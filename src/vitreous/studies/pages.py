@@ -90,12 +90,17 @@ def _study_page(result: StudyResult) -> str:
         " in percentage points, ± half of a 95 % interval"
         + (
             ", the wider of the one over seeds and the one over test images"
+            + (" (over images alone where both sides are the same weights)" if _has_shared_runs(study) else "")
             if study.seeds > 1
             else ", over test images alone: one seed cannot show what another would give"
         )
         + "; p is corrected (Holm) for all comparisons of the study."
     )
     return "\n\n".join(parts) + "\n"
+
+
+def _has_shared_runs(study: GridStudy) -> bool:
+    return any(arm.same_runs is not None for arm in study.arms)
 
 
 def _transfer_page(result: Transfer) -> str:
