@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous.doctor.graph import origin
 from vitreous.doctor.recording import Node, Recorder, unscaled, without_views
@@ -240,7 +240,9 @@ def linear_op(node: Node) -> LinearOp | None:
         return None
     data, matrix = node.parents[-2:]
     leaf = without_views(matrix)
-    if not data.from_input or matrix.from_input or leaf.kind != "parameter":
+    # the layers in a plain list are no parameters of the model, and layers all the same
+    is_weight = leaf.kind == "parameter" or (leaf.kind == "plain" and isinstance(leaf.tensor, nn.Parameter))
+    if not data.from_input or matrix.from_input or not is_weight:
         return None
     in_features, out_features = matrix.tensor.shape[-2:]
     return LinearOp(leaf.name, in_features, out_features, data, node)

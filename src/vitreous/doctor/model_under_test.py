@@ -30,6 +30,7 @@ from vitreous.errors import VitreousError
 BATCH_SIZE = 32  # large enough to show dependence on the batch, quick on two cores
 CPU_SECONDS = 30.0  # of CPU time: slow checks (overfitting) stop here and are not measured
 SLOW_SECONDS_PER_IMAGE = 0.02  # from here on most checks use fewer images
+VERY_SLOW_SECONDS_PER_IMAGE = 0.5
 BATCH_SIZES = (2, 1, 4, 8, 16, 32, 64, 100, 128)  # tried in this order until the model runs
 
 Constructor = tuple[Callable[..., nn.Module], dict[str, Any]]
@@ -74,9 +75,10 @@ class ModelUnderTest:
         with self.borrowed() as model:
             start = time.thread_time()
             outputs = self.outputs(model, few)
-            slow = (time.thread_time() - start) / len(few) > SLOW_SECONDS_PER_IMAGE
-        self.is_slow = slow
-        self.batch = self.images if self.fixed_batch_size else self.images[: 8 if slow else BATCH_SIZE]
+            seconds = (time.thread_time() - start) / len(few)
+        self.is_slow = slow = seconds > SLOW_SECONDS_PER_IMAGE
+        few_images = 3 if seconds > VERY_SLOW_SECONDS_PER_IMAGE else 8 if slow else BATCH_SIZE
+        self.batch = self.images if self.fixed_batch_size else self.images[:few_images]
         #: images in a recording, which keeps every tensor
         self.num_recorded = self.fixed_batch_size or (2 if slow else 3)
         with self.borrowed(randomised=True) as model:

@@ -62,6 +62,7 @@ CHECKS: dict[str, Check] = {
     "block-reused": structure.block_reused,
     "linear-after-linear": outputs.linear_after_linear,
     "unregistered-tensors": state.unregistered,
+    "device-fixed": state.device_fixed,
     "class-token-untrained": gradients.class_token_untrained,
     "class-token-not-read": class_token.not_read,
     "parameters-without-gradient": gradients.parameters_without_gradient,
@@ -83,3 +84,10 @@ CHECKS: dict[str, Check] = {
     "argument-fails": arguments.argument_fails,
     "cannot-overfit": fresh.cannot_overfit,
 }
+
+#: Checks that need nothing but one recorded forward pass: also of a model that is too large for the others.
+FROM_RECORDING = frozenset([
+    "patches-scrambled", "heads-scrambled", "attention-scale", "softmax-axis", "softmax-missing", "causal-mask",
+    "tokens-masked", "skip-missing", "skip-normalised", "branch-not-normalised", "branch-doubled",
+    "mlp-misses-attention", "norm-axis", "norm-shared", "block-reused", "linear-after-linear",
+])  # fmt: skip

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import traceback
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,19 +15,19 @@ from vitreous.doctor.attention_ops import attention_ops
 from vitreous.doctor.constructors import constructor_values, with_values
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.graph import Graph
+from vitreous.doctor.guessing import kind_of
 from vitreous.doctor.model_state import unregistered_tensors
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.randomness import seed_everything
 from vitreous.doctor.recording import Node, Recorder, record_forward
-from vitreous.reports.formats import plural
+from vitreous.doctor.tracebacks import is_library, own_line
+from vitreous.reports.formats import join, plural
 
 #: Arguments that set a size, a number of layers or a rate: without effect, they are a mistake.
 _SIZES = ("depth", "layer", "block", "head", "dim", "width", "hidden", "mlp", "ratio", "dropout", "drop", "patch",
     "embed", "class", "latent", "ff", "d_model", "embd")  # fmt: skip
-_DEPTHS = ("depth", "layer", "block", "encoders", "num_trans", "n_trans")
-_WIDTHS = ("dim", "width", "hidden", "mlp", "embed", "embd", "emb_", "latent", "ff", "d_model")
-_COUNTS = ("num_patch", "n_patch", "patches", "seq", "token", "num_pos", "max_len", "position")  # set by other sizes
 _LARGEST_SIDE = 128
+_MOST_SPECIAL_TOKENS = 8  # class token, distillation token, registers
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ def argument_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
             without.append(name)
     if not tried:
         raise NotMeasured("no argument could be changed by itself")
-    sizes = [name for name in without if _mentions(name, _SIZES)]
+    sizes = [name for name in without if any(part in name.lower() for part in _SIZES)]
     for names, level in ((sizes, None), ([name for name in without if name not in sizes], "note")):
         if names:
             yield finding(
@@ -79,7 +79,8 @@ def argument_fails(tested: ModelUnderTest) -> Iterator[Finding]:
         if all(reasons):
             changes, shape = attempts[0]
             with_images = "" if shape is None else f" and images of {' × '.join(map(str, shape))}"
-            failed.setdefault(name, f"with `{name}={changes[name]}`{with_images}: {reasons[0]}")
+            given = join(f"`{changed}={value}`" for changed, value in changes.items())
+            failed.setdefault(name, f"with {given}{with_images}: {reasons[0]}")
     if not tried:
         raise NotMeasured("no argument is a size that could be changed")
     if failed:
@@ -93,7 +94,7 @@ def argument_fails(tested: ModelUnderTest) -> Iterator[Finding]:
 def depth_miscounted(tested: ModelUnderTest) -> Iterator[Finding]:
     """With one more layer asked for, there must be one more, and as many as were asked for."""
     base, values = _base(tested), _numbers(tested)
-    depths = {name: value for name, value in values.items() if _is_depth(name, value)}
+    depths = {name: value for name, value in _integers(values).items() if kind_of(name.rpartition(".")[2]) == "depth"}
     if len(depths) != 1 or not base.layers:
         raise NotMeasured("needs one argument that is a number of layers, and attention over tokens")
     [(name, depth)] = depths.items()
@@ -121,115 +122,134 @@ def _others(value: bool | float) -> list[Any]:
 
 
 def _attempts(tested: ModelUnderTest) -> Iterator[tuple[str, list[_Attempt]]]:
-    """Yield an argument and what it may be changed to, other arguments with it; it must be possible in one way."""
-    values = constructor_values(tested.constructor)
-    numbers = {name: value for name, value in values.items() if isinstance(value, int) and not isinstance(value, bool)}
-    for name, value in values.items():
-        if isinstance(value, bool) or _mentions(name, _COUNTS):
-            continue
+    """Yield an argument and what it may be changed to, other arguments with it; one of these ways must work."""
+    kinds = _by_kind(tested)
+    for name, value in kinds["dropout"].items():
         if "drop" in name.lower() and not isinstance(value, tuple) and 0 <= value < 1:
             yield name, [({name: 0.0}, None)]
             yield name, [({name: 0.3}, None)]
-        elif _is_depth(name, value):
-            yield name, [({name: value + 1}, None), ({name: 2 * value}, None)]
-        elif _is_heads(name, value):
-            widths = [other for other in numbers if "head" in other.lower() and _mentions(other, ("dim", "size"))]
-            ways = [{name: other} for other in (2 * value, value // 2, 1) if other not in (0, value)]
-            ways += [{name: 2 * value, width: numbers[width] // 2} for width in widths]
-            yield name, [(way, None) for way in ways]
-        elif "class" in name.lower() and isinstance(value, int) and value == tested.num_classes:
+    for name, value in kinds["classes"].items():
+        if value == tested.num_classes:
             yield name, [({name: value + 1}, None)]
-        elif _is_width(name, value):
-            yield name, [(way, None) for way in _other_widths(name, numbers, tested.shape)]
-        elif spatial := _other_images(name, value, numbers, tested.shape):
-            yield name, spatial
+    for name, value in _integers(kinds["depth"]).items():
+        yield name, [({name: value + 1}, None), ({name: 2 * value}, None)]
+    for name, value in _integers(kinds["heads"]).items():
+        ways = [{name: other} for other in (2 * value, value // 2, 1) if other not in (0, value)]
+        ways += [{name: 2 * value, width: size // 2} for width, size in _integers(kinds["head_dim"]).items()]
+        yield name, [(way, None) for way in ways]
+    shapes = {size for parameter in tested.model.parameters() for size in parameter.shape}
+    for kind in ("dim", "mlp"):
+        for name, value in _integers(kinds[kind]).items():
+            if value >= 8 and value in shapes:  # otherwise it is another size
+                yield name, [(way, None) for way in _other_widths(name, kinds, tested.shape)]
+    if kinds["patch"]:
+        yield (
+            next(iter(kinds["patch"])),
+            [attempt for factor in (0.5, 2) for attempt in _other_patches(kinds, tested, factor)],
+        )
+    if kinds["image"] or kinds["shape"]:
+        name = next(iter([*kinds["image"], *kinds["shape"]]))
+        factors = [factor for factor in (2, 0.5) if factor * max(tested.shape[1:]) <= _LARGEST_SIDE]
+        yield name, [attempt for factor in factors for attempt in _other_images(kinds, tested.shape, factor)]
+    if kinds["channels"] or kinds["shape"]:
+        yield next(iter([*kinds["channels"], *kinds["shape"]])), _other_channels(kinds, tested.shape)
 
 
-def _other_widths(name: str, numbers: Mapping[str, int], shape: tuple[int, ...]) -> list[dict[str, Any]]:
-    """Alone, with the widths that have the same value, with all widths, or with the patch that is one token."""
-    value = numbers[name]
-    widths = {other: size for other, size in numbers.items() if _is_width(other, size)}
-    same = [other for other, size in widths.items() if size == value]
-    ways: list[dict[str, Any]] = [{name: value // 2}, {name: 2 * value}]
-    ways += [dict.fromkeys(same, size) for size in (value // 2, 2 * value) if len(same) > 1]
-    if len(widths) > 1:
-        ways += [{other: size // 2 for other, size in widths.items()}, {other: 2 * s for other, s in widths.items()}]
-    for patch, side in numbers.items():
-        if "patch" in patch.lower() and shape[0] * side * side == value:
-            ways.append({patch: side // 2, name: shape[0] * (side // 2) ** 2})
+_Kinds = Mapping[str, Mapping[str, Any]]
+
+
+def _by_kind(tested: ModelUnderTest) -> _Kinds:
+    """Return kind → arguments of this kind, without those whose value cannot be what their name suggests."""
+    _, height, width = tested.shape
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for name, value in constructor_values(tested.constructor).items():
+        found[kind_of(name.rpartition(".")[2])][name] = value
+    sides = [number for value in found["patch"].values() for number in _numbers_in(value)]
+    if not all(type(side) is int and side > 1 and height % side == 0 and width % side == 0 for side in sides):
+        found["patch"] = {}
+    elif sides and tested.has_attention:  # "patches" may be their number
+        tokens = tested.attention[0].weights.shape[-1]
+        if not 0 <= tokens - (height // sides[0]) * (width // sides[-1]) <= _MOST_SPECIAL_TOKENS:
+            found["patch"] = {}
+    if not all(number in (height, width) for value in found["image"].values() for number in _numbers_in(value)):
+        found["image"] = {}
+    found["shape"] = {
+        name: value for name, value in found["shape"].items() if tuple(_numbers_in(value)[-3:]) == tested.shape
+    }
+    found["channels"] = {name: value for name, value in found["channels"].items() if value == tested.shape[0]}
+    return found
+
+
+def _numbers_in(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _integers(values: Mapping[str, Any]) -> dict[str, int]:
+    return {name: value for name, value in values.items() if type(value) is int and value >= 1}
+
+
+def _scaled(values: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    return {
+        name: tuple(int(number * factor) for number in value) if isinstance(value, tuple) else int(value * factor)
+        for name, value in values.items()
+    }
+
+
+def _other_widths(name: str, kinds: _Kinds, shape: tuple[int, ...]) -> list[dict[str, Any]]:
+    """Alone, with the widths of the same value, with all widths, or with the patch whose pixels are one token."""
+    every = {width: size for kind in ("dim", "mlp", "head_dim") for width, size in _integers(kinds[kind]).items()}
+    value = every[name]
+    same = {width: size for width, size in every.items() if size == value}
+    ways = [_scaled(group, factor) for group in ({name: value}, same, every) for factor in (0.5, 2)]
+    if name in _pixels_of_a_patch(kinds, shape):
+        ways.append(_scaled(kinds["patch"], 0.5) | _scaled({name: value}, 0.25))
     return ways
 
 
-def _other_images(name: str, value: Any, numbers: Mapping[str, int], shape: tuple[int, ...]) -> list[_Attempt]:
-    """Other patches, other image sizes and other channels, with images to match and any number of patches."""
-    channels, height, width = shape
-    lower = name.lower()
-    attempts: list[_Attempt] = []
-    counts = {other: size for other, size in numbers.items() if _mentions(other, _COUNTS)}
-    if isinstance(value, tuple) and value[-3:] == shape:  # (1, 28, 28)
-        return _resized(name, shape, counts, lambda factor: (*value[:-2], int(height * factor), int(width * factor)))
-    sides = value if isinstance(value, tuple) else (value,)
-    if not all(isinstance(side, int) for side in sides):
+def _other_patches(kinds: _Kinds, tested: ModelUnderTest, factor: float) -> list[_Attempt]:
+    """All sides of a patch together; the numbers of tokens and of pixels in a patch follow."""
+    patch, (_, height, width) = _scaled(kinds["patch"], factor), tested.shape
+    sides = [number for value in patch.values() for number in _numbers_in(value)]
+    if not all(side > 1 and height % side == 0 and width % side == 0 for side in sides):
         return []
-    if "patch" in lower and all(1 < side < height for side in sides) and len(sides) <= 2:
-        for factor in (0.5, 2):
-            other = tuple(int(side * factor) for side in sides)
-            if all(side > 1 and height % side == 0 and width % side == 0 for side in other):
-                changed = other if isinstance(value, tuple) else other[0]
-                attempts += [({name: changed} | more, None) for more in _with_counts(counts, factor**-2)]
-                # a token is a patch's pixels as they are: its width follows the patch
-                pixels = channels * sides[0] ** 2
-                flat = {width: int(pixels * factor**2) for width, size in numbers.items() if size == pixels}
-                attempts += [({name: changed} | flat, None)] if flat else []
-    elif "chan" in lower and value == channels:
-        other_channels = 3 if channels == 1 else 1
-        attempts.append(({name: other_channels}, (other_channels, height, width)))
-    elif _mentions(lower, ("image", "img", "input_size", "resolution")) and set(sides) <= {height, width}:
-
-        def resize(factor: float) -> Any:
-            other = tuple(int(side * factor) for side in sides)
-            return other if isinstance(value, tuple) else other[0]
-
-        return _resized(name, shape, counts, resize)
-    return attempts
+    flat = _pixels_of_a_patch(kinds, tested.shape)
+    ways = [patch | _scaled(kinds["patch_dim"], factor**2), patch | _scaled(flat, factor**2)]
+    return [(way | counts, None) for way in ways for counts in _token_counts(kinds, factor**-2)]
 
 
-def _resized(name: str, shape: tuple[int, ...], counts: Mapping[str, int], value: Any) -> list[_Attempt]:
+def _other_images(kinds: _Kinds, shape: tuple[int, ...], factor: float) -> list[_Attempt]:
     channels, height, width = shape
-    factors = [factor for factor in (2, 0.5) if factor * max(height, width) <= _LARGEST_SIDE or factor < 1]
-    return [
-        ({name: value(factor)} | more, (channels, int(height * factor), int(width * factor)))
-        for factor in factors
-        for more in _with_counts(counts, factor**2)
-    ]
+    resized = (channels, int(height * factor), int(width * factor))
+    shapes = {name: (*value[:-3], *resized) for name, value in kinds["shape"].items()}
+    changes = _scaled(kinds["image"], factor) | shapes
+    return [(changes | counts, resized) for counts in _token_counts(kinds, factor**2)]
 
 
-def _with_counts(counts: Mapping[str, int], factor: float) -> list[dict[str, int]]:
-    """Return the numbers of tokens to match; with a class token among them or without."""
+def _other_channels(kinds: _Kinds, shape: tuple[int, ...]) -> list[_Attempt]:
+    channels = 3 if shape[0] == 1 else 1
+    other = (channels, *shape[1:])
+    changes: dict[str, Any] = dict.fromkeys(kinds["channels"], channels)
+    changes |= {name: (*value[:-3], *other) for name, value in kinds["shape"].items()}
+    changes |= _scaled(kinds["patch_dim"], channels / shape[0])
+    flat = _scaled(_pixels_of_a_patch(kinds, shape), channels / shape[0])
+    return [(changes, other), (changes | flat, other)]
+
+
+def _pixels_of_a_patch(kinds: _Kinds, shape: tuple[int, ...]) -> dict[str, int]:
+    """Return the widths that are the number of pixels in a patch: a token may be its pixels as they are."""
+    sides = [number for value in kinds["patch"].values() for number in _numbers_in(value)]
+    pixels = shape[0] * sides[0] * sides[-1] if sides else 0
+    return {
+        name: size for kind in ("dim", "patch_dim") for name, size in _integers(kinds[kind]).items() if size == pixels
+    }
+
+
+def _token_counts(kinds: _Kinds, factor: float) -> list[dict[str, int]]:
+    """Return the numbers of tokens to match, with a class token among them or without; or as they are."""
+    counts = _integers(kinds["tokens"])
     if not counts:
         return [{}]
-    scaled = {name: int(size * factor) for name, size in counts.items()}
-    return [{}, scaled, {name: int((size - 1) * factor) + 1 for name, size in counts.items()}]
-
-
-def _is_depth(name: str, value: Any) -> bool:
-    others = ("dim", "size", "drop", "norm", "scale", "width", "hidden", "mlp", "head", "channel", "init", "out", "per")
-    return type(value) is int and value >= 1 and _mentions(name, _DEPTHS) and not _mentions(name, others)
-
-
-def _is_heads(name: str, value: Any) -> bool:
-    others = ("dim", "size", "hidden", "drop", "width", "mlp", "layer", "class", "out")
-    return type(value) is int and value >= 1 and "head" in name.lower() and not _mentions(name, others)
-
-
-def _is_width(name: str, value: Any) -> bool:
-    others = ("patch", "drop", "ratio", "layers", "mult", "factor", "head", "out", "in_", "channel", "num_", "n_")
-    is_counted = _mentions(name.lower().replace("n_emb", "emb"), others)
-    return type(value) is int and value >= 8 and _mentions(name, _WIDTHS) and not is_counted
-
-
-def _mentions(name: str, parts: tuple[str, ...]) -> bool:
-    return any(part in name.lower() for part in parts)
+    return [{}, _scaled(counts, factor), {name: int((size - 1) * factor) + 1 for name, size in counts.items()}]
 
 
 # --- building --------------------------------------------------------------------------------------------------------
@@ -309,8 +329,7 @@ def _num_layers(recording: Recorder) -> int:
 def _described(error: Exception) -> str:
     """Return the error in one line, with the last line of the model's own file."""
     message = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
-    own = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library(frame.filename)]
-    return f"{message} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else message
+    return f"{message} ({line})" if (line := own_line(error)) else message
 
 
 def _is_stated(error: Exception, is_built: bool) -> bool:
@@ -318,11 +337,7 @@ def _is_stated(error: Exception, is_built: bool) -> bool:
     if not is_built:
         return isinstance(error, ValueError | AssertionError | NotImplementedError)
     frames = traceback.extract_tb(error.__traceback__)
-    return isinstance(error, AssertionError) and bool(frames) and not _is_library(frames[-1].filename)
-
-
-def _is_library(file: str) -> bool:
-    return "site-packages" in file or "vitreous" in Path(file).parts or file.startswith("<")
+    return isinstance(error, AssertionError) and bool(frames) and not is_library(frames[-1].filename)
 
 
 def _operation(node: Node) -> tuple[Any, ...]:

@@ -85,6 +85,8 @@ def activations_with_depth(tested: ModelUnderTest) -> Iterator[Finding]:
 
 def gradients_with_depth(tested: ModelUnderTest) -> Iterator[Finding]:
     _, norms = _through_blocks(tested)
+    if 0.0 in norms:
+        raise NotMeasured("the first blocks get no gradient at all, which parameters-without-gradient reports")
     yield from _trend("gradients", norms[::-1], f"from a norm of {number(norms[-1])} after the last block")
 
 

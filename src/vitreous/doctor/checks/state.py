@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Iterator
 
 import torch
@@ -15,6 +16,7 @@ from vitreous.doctor.model_io import max_moved
 from vitreous.doctor.model_state import lost_on_another_device, randomise_parameters, unregistered_tensors
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.randomness import Reseeded, seed_everything
+from vitreous.doctor.tracebacks import own_line
 from vitreous.reports.formats import percent, plural
 
 Factory = Callable[[], nn.Module]
@@ -49,6 +51,49 @@ def unregistered(tested: ModelUnderTest) -> Iterator[Finding]:
         f" ({plural(size, 'value')}); other values there move {percent(moved)} of the probability"
         + (", but the values are fixed: the constructor computes the same ones each time." if is_fixed else "."),
         level="warning" if moved > SAME_PREDICTION and not is_fixed else "note",
+    )
+
+
+def device_fixed(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Move the model and its input to the device without memory: what forward creates must follow them."""
+    if tested.model is tested.original or unregistered_tensors(tested.model):
+        raise NotMeasured("the model cannot be copied, or has tensors that do not move with it, which includes this")
+    if _names_a_device(tested):
+        raise NotMeasured("the device is given to the model, or set by a variable in its file")
+    try:
+        model = copy.deepcopy(tested.model).to("meta").eval()
+        images = tested.images[: tested.num_recorded].to("meta")
+    except Exception as error:
+        raise NotMeasured(f"the model cannot be moved: {type(error).__name__}") from error
+    try:
+        with torch.no_grad():
+            model(images)
+    except Exception as error:
+        message = str(error).splitlines()[0] if str(error) else ""
+        if not any(sign in message for sign in _OTHER_DEVICE):  # values cannot be read there
+            raise NotMeasured("forward depends on values, which the device without memory does not have") from error
+        yield finding(
+            "device-fixed",
+            f"moved to another device with its input, the model fails in {own_line(error) or 'forward'}"
+            f" ({type(error).__name__}): forward creates a tensor on the CPU (1 of 1 device tried).",
+        )
+
+
+_OTHER_DEVICE = ("same device", "expected device meta", "Cannot copy out of meta")
+
+
+def _names_a_device(tested: ModelUnderTest) -> bool:
+    """Whether an argument, an attribute or a variable of the file decides on the device."""
+    if tested.constructor is not None and "device" in " ".join(inspect.signature(tested.constructor[0]).parameters):
+        return True
+    values: dict[str, object] = {}
+    for module in tested.model.modules():
+        values |= {key: value for key, value in vars(module).items() if not key.startswith("_")}
+        if not type(module).__module__.startswith("torch."):
+            values |= getattr(type(module).forward, "__globals__", {})
+    return any(
+        isinstance(value, torch.device) or (isinstance(value, str) and "dev" in key.lower())
+        for key, value in values.items()
     )
 
 
