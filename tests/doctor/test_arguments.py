@@ -85,6 +85,18 @@ class OneLayerTooMany(Sized):
         super().__init__(depth=num_layers + 1)
 
 
+class SquaresOnly(Sized):
+    def __init__(self, image_size: tuple[int, int] = (12, 12)) -> None:
+        super().__init__((image_size[0], image_size[0]))
+
+
+class NothingWithoutTheToken(Sized):
+    def __init__(self, use_class_token: bool = True) -> None:
+        super().__init__()
+        if not use_class_token:
+            self.class_token = None  # type: ignore[assignment]
+
+
 class ReadsAttentionAlone(TinyBlock):
     def forward(self, x: Tensor) -> Tensor:
         attended = self.attend(self.norm1(x))
@@ -125,6 +137,50 @@ class OneOfThree(TinyViT):
         self.blocks = nn.ModuleList([TinyBlock(24, 2), NormalisedSkip(24, 2), TinyBlock(24, 2)])
 
 
+class ProjectedTwice(TinyBlock):
+    """Post-norm, and two linear layers in a row before attention: the skips are there all the same."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__(dim, num_heads)
+        self.before = nn.Linear(dim, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.norm1(x + self.attend(self.before(x)))
+        return self.norm2(x + self.mlp(x))
+
+
+class TwoProjections(TinyViT):
+    block = ProjectedTwice
+
+
+class MadeInForward(TinyViT):
+    def classify(self, x: Tensor) -> Tensor:
+        return nn.Linear(24, 10)(self.norm(x[:, 0]))
+
+
+class DeviceInTheFile(TinyViT):
+    device = "cpu"
+
+    def embed(self, images: Tensor) -> Tensor:
+        return super().embed(images) + torch.ones(24, device=self.device)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "present", "absent"),
+    [
+        (TwoProjections, {"linear-after-linear"}, {"skip-missing"}),
+        (MadeInForward, {"nondeterministic-eval", "device-fixed"}, {"image-ignored"}),
+        (DeviceInTheFile, set(), {"device-fixed"}),
+    ],
+)
+def test_not_taken_for_something_else(
+    model_class: type[nn.Module], present: set[str], absent: set[str], no_overfitting
+) -> None:
+    found = diagnose(model_class(), constructor=(model_class, {}), input_shape=(1, 12, 12), fresh=True).ids()
+    assert present <= found
+    assert not absent & found
+
+
 @pytest.mark.parametrize(
     ("model_class", "findings"),
     [
@@ -132,6 +188,8 @@ class OneOfThree(TinyViT):
         (PositionsFixed, {"argument-fails"}),
         (ChannelsFixed, {"argument-fails"}),
         (NothingWithoutDropout, {"argument-fails"}),
+        (SquaresOnly, {"argument-fails"}),
+        (NothingWithoutTheToken, {"argument-fails"}),
         (RefusesOddWidths, set()),
         (PixelsAsTokens, set()),
         (BiasOfAnUnusedLayer, {"argument-without-effect"}),

@@ -158,6 +158,20 @@ def test_code_that_does_not_end(tmp_path, monkeypatch, when: str) -> None:
         target_model(f"{tmp_path}/waits.py:ViT")
 
 
+def test_imports_from_the_root_of_a_repository(tmp_path, monkeypatch) -> None:
+    deep = tmp_path / "source/vision/components/models"
+    deep.mkdir(parents=True)
+    (tmp_path / "source/vision/sizes.py").write_text("WIDTH = 24\n")
+    (deep / "net.py").write_text(
+        "from torch import nn\nfrom source.vision.sizes import WIDTH\n\n"
+        "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+        "        self.layer = nn.Linear(WIDTH, 10)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    model, _ = target_model("source/vision/components/models/net.py:Net")
+    assert model.layer.in_features == 24
+
+
 def test_a_guessed_configuration_can_be_copied() -> None:
     settings = Settings({}, (3, 32, 32))
     assert settings.embed_dim == copy.deepcopy(settings).embed_dim == 48

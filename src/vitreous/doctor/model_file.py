@@ -163,8 +163,8 @@ def _forget() -> None:
 
 @contextlib.contextmanager
 def _importing(folder: Path) -> Iterator[None]:
-    """Search the folder and those above it, execute definitions only there, and replace what is not installed."""
-    roots = [folder, *list(folder.parents)[:3]]
+    """Search the folder, those above it and the current one, execute only definitions there, replace the missing."""
+    roots = [folder, *list(folder.parents)[:3], Path.cwd()]  # a repository's files are often run from its root
     definitions, placeholders = _DefinitionsFinder(roots), _PlaceholderFinder()
     sys.meta_path.insert(0, definitions)
     sys.meta_path.append(placeholders)

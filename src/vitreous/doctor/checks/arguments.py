@@ -26,6 +26,7 @@ from vitreous.reports.formats import join, plural
 #: Arguments that set a size, a number of layers or a rate: without effect, they are a mistake.
 _SIZES = ("depth", "layer", "block", "head", "dim", "width", "hidden", "mlp", "ratio", "dropout", "drop", "patch",
     "embed", "class", "latent", "ff", "d_model", "embd")  # fmt: skip
+_OTHER_OUTPUT = ("pretrain", "return", "output", "debug", "verbose", "download", "visual", "load")
 _LARGEST_SIDE = 128
 _MOST_SPECIAL_TOKENS = 8  # class token, distillation token, registers
 
@@ -147,10 +148,15 @@ def _attempts(tested: ModelUnderTest) -> Iterator[tuple[str, list[_Attempt]]]:
             next(iter(kinds["patch"])),
             [attempt for factor in (0.5, 2) for attempt in _other_patches(kinds, tested, factor)],
         )
+    for name, value in constructor_values(tested.constructor).items():
+        if isinstance(value, bool) and not any(part in name.lower() for part in _OTHER_OUTPUT):
+            yield name, [({name: not value}, None)]
     if kinds["image"] or kinds["shape"]:
         name = next(iter([*kinds["image"], *kinds["shape"]]))
         factors = [factor for factor in (2, 0.5) if factor * max(tested.shape[1:]) <= _LARGEST_SIDE]
         yield name, [attempt for factor in factors for attempt in _other_images(kinds, tested.shape, factor)]
+        if all(isinstance(value, tuple) for value in kinds["image"].values()):  # pairs: not only squares
+            yield name, [attempt for factor in factors for attempt in _other_images(kinds, tested.shape, factor, 1)]
     if kinds["channels"] or kinds["shape"]:
         yield next(iter([*kinds["channels"], *kinds["shape"]])), _other_channels(kinds, tested.shape)
 
@@ -217,12 +223,16 @@ def _other_patches(kinds: _Kinds, tested: ModelUnderTest, factor: float) -> list
     return [(way | counts, None) for way in ways for counts in _token_counts(kinds, factor**-2)]
 
 
-def _other_images(kinds: _Kinds, shape: tuple[int, ...], factor: float) -> list[_Attempt]:
+def _other_images(kinds: _Kinds, shape: tuple[int, ...], factor: float, wider: float | None = None) -> list[_Attempt]:
+    """Height and width times `factor`, or the width times `wider`."""
     channels, height, width = shape
-    resized = (channels, int(height * factor), int(width * factor))
+    wider = factor if wider is None else wider
+    resized = (channels, int(height * factor), int(width * wider))
     shapes = {name: (*value[:-3], *resized) for name, value in kinds["shape"].items()}
-    changes = _scaled(kinds["image"], factor) | shapes
-    return [(changes | counts, resized) for counts in _token_counts(kinds, factor**2)]
+    sizes = {
+        name: resized[1:] if isinstance(value, tuple) else int(value * factor) for name, value in kinds["image"].items()
+    }
+    return [(sizes | shapes | counts, resized) for counts in _token_counts(kinds, factor * wider)]
 
 
 def _other_channels(kinds: _Kinds, shape: tuple[int, ...]) -> list[_Attempt]:
@@ -308,8 +318,8 @@ def _build(tested: ModelUnderTest, changes: Mapping[str, Any], shape: tuple[int,
             record_forward(model.train(training), images.clone(), unregistered_tensors(model))
             for training in (True, False)
         ]
-    except NotMeasured:
-        raise
+    except NotMeasured as error:  # it returns something else: no classifier any more, but no failure
+        return _Built(error=str(error), is_stated=True)
     except Exception as error:
         return _Built(error=_described(error), is_stated=_is_stated(error, is_built))
     operations = tuple(_operation(node) for recording in recordings for node in recording.nodes)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from vitreous.doctor.attention_ops import AttentionOp, layer_op, linear_op
+from vitreous.doctor.attention_ops import AttentionOp, layer_op, linear_feeding, linear_op
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.graph import FUSED_NORMS, NORMS, Graph, origin
 from vitreous.doctor.model_under_test import ModelUnderTest
@@ -458,6 +458,8 @@ def _source(node: Node, steps: int = 12) -> Node | None:
     """Walk back from queries or keys to the input of the linear layer that they come from."""
     node = origin(node)
     if (linear := layer_op(node)) is not None:
+        while (before := linear_feeding(linear.data)) is not None:  # projected twice
+            linear = before
         return origin(linear.data)
     data = [parent for parent in node.parents if parent.from_input]
     sources = {id(source): source for parent in data if steps and (source := _source(parent, steps - 1)) is not None}

@@ -90,7 +90,7 @@ def _names_a_device(tested: ModelUnderTest) -> bool:
     for module in tested.model.modules():
         values |= {key: value for key, value in vars(module).items() if not key.startswith("_")}
         if not type(module).__module__.startswith("torch."):
-            values |= getattr(type(module).forward, "__globals__", {})
+            values |= vars(type(module)) | getattr(type(module).forward, "__globals__", {})
     return any(
         isinstance(value, torch.device) or (isinstance(value, str) and "dev" in key.lower())
         for key, value in values.items()
