@@ -198,7 +198,7 @@ class Attention(nn.Module):
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         logits = q @ k.transpose(-2, -1) / self.scaled_by**0.5
         if self.style.fault == "causal":
-            logits = logits + torch.full(logits.shape[-2:], -math.inf).triu(1)
+            logits = logits + torch.full(logits.shape[-2:], -math.inf, device=logits.device).triu(1)
         return self.drop(F.softmax(logits, dim=-2 if self.style.fault == "softmax over queries" else -1)) @ v
 
 
@@ -281,7 +281,7 @@ class Variant(nn.Module):
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1)
         if kind == "embedding":
-            x = x + self.positions(torch.arange(x.shape[1]))
+            x = x + self.positions(torch.arange(x.shape[1], device=x.device))
         elif kind in ("learned", "sincos"):
             x = x + (self.positions if kind == "learned" else self.table)
         return F.dropout(x, 0.2) if self.style.fault == "dropout in eval" else self.drop(x)

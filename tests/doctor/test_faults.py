@@ -65,7 +65,7 @@ class EveryThirdPixel(Colour):
 @has_only()
 class CopiedInALoop(Colour):
     def patchify(self, images: Tensor) -> Tensor:
-        patches = torch.zeros(len(images), 9, 48)
+        patches = images.new_zeros(len(images), 9, 48)
         for image, rows in zip(images, patches, strict=True):
             for i in range(9):
                 y, x = i // 3 * 4, i % 3 * 4
@@ -341,7 +341,7 @@ class WindowsMaskedByMinus100(TinyViT):
 
     class block(TinyBlock):
         def weights(self, q: Tensor, k: Tensor) -> Tensor:
-            mask = torch.zeros(10, 10)
+            mask = torch.zeros(10, 10, device=q.device)
             mask[1:5, 5:] = mask[5:, 1:5] = -100  # the class token sees both windows
             return (q @ k.mT * q.shape[-1] ** -0.5 + mask).softmax(dim=-1)
 
@@ -356,7 +356,7 @@ class MaskedWithALearnedScale(TinyViT):
             self.scale = nn.Parameter(torch.full((num_heads, 1, 1), 10.0))
 
         def weights(self, q: Tensor, k: Tensor) -> Tensor:
-            mask = torch.zeros(10, 10)
+            mask = torch.zeros(10, 10, device=q.device)
             mask[1:5, 5:] = mask[5:, 1:5] = -100  # the class token sees both windows
             return (F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT * self.scale + mask).softmax(dim=-1)
 

@@ -33,7 +33,7 @@ def assert_healthy(diagnosis: Diagnosis, unmeasured: set[str] = frozenset()) -> 
 TRANSFORMER = {
     "tokens-never-attend", "attention-scale", "softmax-axis", "causal-mask", "attention-blown-up",
     "attention-collapsed", "heads-scrambled", "patches-scrambled", "norm-axis", "norm-shared",
-    "class-token-untrained", "class-token-not-read", "skip-missing", "skip-normalised",
+    "class-token-untrained", "class-token-not-read", "skip-missing", "skip-normalised", "mlp-misses-attention",
     "branch-not-normalised", "branch-doubled", "activations-with-depth", "gradients-with-depth",
     "positions-repeated", "positions-unused", "softmax-missing", "tokens-masked", "weights-too-large",
 }  # fmt: skip

@@ -150,7 +150,7 @@ def _rows(graph: Graph, norm: Norm) -> tuple[Tensor, LinearOp] | None:
 def norm_shared(tested: ModelUnderTest) -> Iterator[Finding]:
     """Branches must not be normalised with the same parameters: neither the two of a block nor those of all blocks."""
     found, norms = _innermost(tested), list(scalings(tested.graph.nodes))
-    weights = [_norm_weights(tested.graph, residual, norms) for residual in found]
+    weights = _norm_weights(tested.graph, found, norms)
     if sum(map(bool, weights)) < 2:
         raise NotMeasured("no two residual connections with a norm that has parameters were observed")
     reads = [_reads(tested.graph, residual) for residual in found]
@@ -199,15 +199,22 @@ def _innermost(tested: ModelUnderTest) -> list[Residual]:
     ]
 
 
-def _norm_weights(graph: Graph, residual: Residual, norms: list[Scaling]) -> dict[str, Node]:
-    """Return the parameters that the norms of a branch scale with; of a branch without any, the norm behind the sum.
+def _norm_weights(graph: Graph, found: Sequence[Residual], norms: list[Scaling]) -> list[dict[str, Node]]:
+    """Return per branch the parameters that its norms scale with.
 
-    A norm behind the sum of a pre-norm block belongs to the next branch.
+    Of a branch without any: the norm that its skip starts behind, unless it is that of the branch before (post-norm);
+    or else the norm behind the sum. A norm behind the sum of a pre-norm block belongs to the next branch.
     """
-    inside = {id(node) for node in graph.between(residual.skip, residual.branch)[1:]}
-    own = [norm for norm in norms if id(norm.node) in inside]
-    behind = [norm for norm in norms if norm.data is residual.total or norm.node is residual.skip]
-    return {norm.weight: norm.node for norm in own or reversed(behind)}
+    weights, taken = [], set()
+    for residual in found:
+        inside = {id(node) for node in graph.between(residual.skip, residual.branch)[1:]}
+        own = [norm for norm in norms if id(norm.node) in inside]
+        own = own or [norm for norm in norms if norm.node is residual.skip and id(norm.node) not in taken]
+        if not own:
+            own = [norm for norm in norms if norm.data is residual.total]
+            taken |= {id(norm.node) for norm in own}
+        weights.append({norm.weight: norm.node for norm in own})
+    return weights
 
 
 def _reads(graph: Graph, residual: Residual) -> tuple[str, int]:
