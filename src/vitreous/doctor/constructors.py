@@ -29,10 +29,8 @@ def constructor_values(constructor: Constructor | None) -> dict[str, Any]:
         if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
             continue
         value = arguments.get(parameter.name, parameter.default)
-        for name, item in {
-            parameter.name: value,
-            **{f"{parameter.name}.{k}": v for k, v in _fields(value).items()},
-        }.items():
+        fields = {f"{parameter.name}.{field}": item for field, item in _fields(value).items()}
+        for name, item in {parameter.name: value, **fields}.items():
             if isinstance(item, int | float):
                 values[name] = item
             elif isinstance(item, list | tuple) and item and all(isinstance(number, int | float) for number in item):

@@ -16,6 +16,7 @@ from vitreous.doctor.constructors import constructor_values, with_values
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.graph import Graph
 from vitreous.doctor.guessing import kind_of
+from vitreous.doctor.model_io import is_image
 from vitreous.doctor.model_state import unregistered_tensors
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.randomness import seed_everything
@@ -40,7 +41,7 @@ class _Built:
     used: frozenset[str] = frozenset()  # the parameters that an operation reads
     layers: int = 0  # of attention over tokens
     error: str = ""
-    is_stated: bool = False  # the model's own check refuses the values
+    is_excused: bool = False  # no fault: the model's own check refuses the values, or it returns something else
 
 
 def argument_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
@@ -70,18 +71,21 @@ def argument_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
 def argument_fails(tested: ModelUnderTest) -> Iterator[Finding]:
     """Build the model with other sizes: where every other value breaks a shape, the code has it fixed somewhere."""
     _base(tested)
+    if not is_image(tested.shape):
+        raise NotMeasured("the model does not take images")
     failed: dict[str, str] = {}
     tried = 0
     for name, attempts in _attempts(tested):
-        reasons = [one.error for changes, shape in attempts if not (one := _built(tested, changes, shape)).is_stated]
-        if not reasons:
+        built = [(changes, shape, _built(tested, changes, shape)) for changes, shape in attempts]
+        tried_ways = [(changes, shape, one.error) for changes, shape, one in built if not one.is_excused]
+        if not tried_ways:
             continue
         tried += 1
-        if all(reasons):
-            changes, shape = attempts[0]
+        if all(error for _, _, error in tried_ways):
+            changes, shape, error = tried_ways[0]
             with_images = "" if shape is None else f" and images of {' × '.join(map(str, shape))}"
             given = join(f"`{changed}={value}`" for changed, value in changes.items())
-            failed.setdefault(name, f"with {given}{with_images}: {reasons[0]}")
+            failed.setdefault(name, f"with {given}{with_images}: {error}")
     if not tried:
         raise NotMeasured("no argument is a size that could be changed")
     if failed:
@@ -319,9 +323,9 @@ def _build(tested: ModelUnderTest, changes: Mapping[str, Any], shape: tuple[int,
             for training in (True, False)
         ]
     except NotMeasured as error:  # it returns something else: no classifier any more, but no failure
-        return _Built(error=str(error), is_stated=True)
+        return _Built(error=str(error), is_excused=True)
     except Exception as error:
-        return _Built(error=_described(error), is_stated=_is_stated(error, is_built))
+        return _Built(error=_described(error), is_excused=_is_refusal(error, is_built))
     operations = tuple(_operation(node) for recording in recordings for node in recording.nodes)
     used = frozenset(parent.name for node in recordings[0].nodes for parent in node.parents if parent.name)
     return _Built(values, operations, used, _num_layers(recordings[1]))
@@ -342,7 +346,7 @@ def _described(error: Exception) -> str:
     return f"{message} ({line})" if (line := own_line(error)) else message
 
 
-def _is_stated(error: Exception, is_built: bool) -> bool:
+def _is_refusal(error: Exception, is_built: bool) -> bool:
     """Whether the model itself refuses the value, as `assert dim % heads == 0` does."""
     if not is_built:
         return isinstance(error, ValueError | AssertionError | NotImplementedError)

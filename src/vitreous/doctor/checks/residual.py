@@ -120,9 +120,7 @@ def mlp_misses_attention(tested: ModelUnderTest) -> Iterator[Finding]:
             nodes = graph.between(start, branch)[1:]
             is_mlp = sum(layer_op(node) is not None for node in nodes) >= 2
             if is_mlp and (from_attention or _is_accident(tested, residual, nodes)):
-                past["what attention returns, without the stream" if from_attention else "the block's input"].append(
-                    total
-                )
+                past[behind if from_attention else beside].append(total)
     for what, totals in past.items():
         if totals:
             yield finding(

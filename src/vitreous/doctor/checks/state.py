@@ -74,8 +74,8 @@ def device_fixed(tested: ModelUnderTest) -> Iterator[Finding]:
             raise NotMeasured("forward depends on values, which the device without memory does not have") from error
         yield finding(
             "device-fixed",
-            f"moved to another device with its input, the model fails in {own_line(error) or 'forward'}"
-            f" ({type(error).__name__}): forward creates a tensor on the CPU (1 of 1 device tried).",
+            f"moved to another device with {plural(len(images), 'image')}, the model fails in"
+            f" {own_line(error) or 'forward'} ({type(error).__name__}): forward creates a tensor on the CPU.",
         )
 
 
@@ -84,7 +84,7 @@ _OTHER_DEVICE = ("same device", "expected device meta", "Cannot copy out of meta
 
 def _names_a_device(tested: ModelUnderTest) -> bool:
     """Whether an argument, an attribute or a variable of the file decides on the device."""
-    if tested.constructor is not None and "device" in " ".join(inspect.signature(tested.constructor[0]).parameters):
+    if tested.constructor and any("device" in name for name in inspect.signature(tested.constructor[0]).parameters):
         return True
     values: dict[str, object] = {}
     for module in tested.model.modules():
