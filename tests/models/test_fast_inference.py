@@ -55,22 +55,26 @@ def test_logits_are_the_models(changes, batch):
         torch.testing.assert_close(plain_parts, parts, atol=2e-5, rtol=1e-4)
 
 
-def test_eval_mode_takes_torchs_encoder_layer(monkeypatch):
+def test_few_tokens_take_torchs_encoder_layer_and_many_take_ours(monkeypatch):
     taken = []
-    layer = inference._encoder_layer
-    monkeypatch.setattr(inference, "_encoder_layer", lambda x, block: taken.append(1) or layer(x, block))
+    for name in ("_encoder_layer", "_layer_of_many"):
+        layer = getattr(inference, name)
+        monkeypatch.setattr(
+            inference, name, lambda x, block, name=name, layer=layer: taken.append(name) or layer(x, block)
+        )
     vit = build(ViTConfig(depth=4)).eval()
     images = torch.randn(2, 1, 28, 28)
     with torch.no_grad():
         inference.infer(vit, images)
-        assert len(taken) == 4
+        assert taken == ["_encoder_layer"] * 4
         taken.clear()
         inference.infer(vit, torch.randn(50, 1, 28, 28))
-        assert len(taken) == 3  # of many tokens, the last block computes the class token's row alone
+        assert taken == ["_layer_of_many"] * 3  # the last block computes the class token's row alone
+        taken.clear()
         inference.infer(vit.train(), images)  # dropout and stochastic depth act in training
         inference.infer(build(ViTConfig(gelu="tanh")).eval(), images)
         inference.infer(build(CNNConfig()).eval(), images)
-    assert len(taken) == 3
+    assert not taken
 
 
 @pytest.fixture

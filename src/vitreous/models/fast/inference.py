@@ -1,8 +1,8 @@
 """Logits without gradients: what `predict`, `evaluate` and validation use.
 
 `ViT.forward` is written to be read and hooked into. When only the logits are wanted, torch can compute a whole encoder
-layer in one call. Small batches then wait less for Python; large ones save copies, go through the blocks in parts that
-stay in the cache, and are split between two threads.
+layer in one call, so that small batches wait less for Python. Large ones go through the blocks in parts that stay in
+the cache, with fewer copies, and are split between two threads.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _infer_tokens(model: FastViT, x: Tensor, reduce: Reduce | None) -> tuple[Ten
         if index == last and not needs_patches and model.reads_first_token and x[..., 0].numel() >= _MANY_TOKENS:
             x = block(x, first_only=True)
         else:
-            x = _encoder_layer(x, block)
+            x = _encoder_layer(x, block) if x[..., 0].numel() < _MANY_TOKENS else _layer_of_many(x, block)
         if needs_patches:
             patches = patches_of(model, x)
     if reduce is None:
@@ -118,6 +118,17 @@ def _has_torch_layers(model: nn.Module) -> bool:
         return False
     config = model.config
     return config.gelu == "erf" and config.qkv_bias and config.positions != "relative" and config.num_heads % 2 == 0
+
+
+def _layer_of_many(x: Tensor, block: nn.Module) -> Tensor:
+    """The same as `_encoder_layer`, in less memory: heads are views, GELU and sums are in place."""
+    assert isinstance(block, Block)
+    B, N, D = x.shape
+    attn, mlp = block.attn, block.mlp
+    q, k, v = attn.qkv(block.norm1(x)).view(B, N, 3, attn.num_heads, -1).permute(2, 0, 3, 1, 4).unbind(0)
+    heads = F.scaled_dot_product_attention(q, k, v)  # (B, H, N, K)
+    x = attn.proj(heads.transpose(1, 2).reshape(B, N, D)).add_(x)
+    return mlp.fc2(torch.ops.aten.gelu_(mlp.fc1(block.norm2(x)))).add_(x)
 
 
 def _encoder_layer(x: Tensor, block: nn.Module) -> Tensor:
