@@ -13,6 +13,7 @@ import itertools
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -62,12 +63,12 @@ class Steps:
         self.batch_size = resolved.batch_size
         self.steps = BatchSampler.of(dataset.train, self.batch_size, seed=0).steps(0, 10**9)
 
-    def seconds(self) -> float:
+    def seconds(self, clock: Callable[[], float] = time.perf_counter) -> float:
         """Return how long a step takes, the mean of four."""
-        start = time.perf_counter()
+        start = clock()
         for step, epoch, indices in itertools.islice(self.steps, 4):
             self.stepper.step(step % 100, epoch, indices)
-        return (time.perf_counter() - start) / 4
+        return (clock() - start) / 4
 
 
 def accuracies(config: Config, seeds: int) -> list[float]:

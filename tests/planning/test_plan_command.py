@@ -29,6 +29,11 @@ def test_json_has_every_figure(capsys):
     assert found["memory"]["total"] == pytest.approx(sum(parts.values()))
 
 
+def test_auto_precision_is_bfloat16_on_gpus(capsys):
+    flags = ("vit", "--images", "1000", "--gpus", "4", "--json")
+    assert run(capsys, *flags, "--precision", "auto") == run(capsys, *flags, "--precision", "bfloat16")
+
+
 def test_peak_follows_the_precision_unless_it_is_given(capsys):
     assert "19.5 TFLOP/s, float32" in run(capsys, "vit", "--images", "1000")
     assert "990 TFLOP/s, float32" in run(capsys, "vit", "--images", "1000", "--gpu-tflops", "990")

@@ -207,6 +207,33 @@ def test_bfloat16_trains_where_it_works(tmp_path):
     assert run.test_results.accuracy > 0.8
 
 
+def test_auto_precision_is_recorded_and_trains_in_it(tmp_path, monkeypatch):
+    weights = {}
+    for faster in (False, True):
+        monkeypatch.setattr("vitreous.hardware.bfloat16_is_faster", lambda faster=faster: faster)
+        run = fit(small("train.epochs=0.2", "train.precision=auto"), tmp_path / f"auto-{faster}", progress=False)
+        assert run.resolved.precision == ("bfloat16" if faster else "float32")
+        weights[run.resolved.precision] = run.load_model().head.weight
+        if not hardware.bfloat16_works():
+            return
+    stated = fit(small("train.epochs=0.2", "train.precision=float32"), tmp_path / "float32", progress=False)
+    assert stated.resolved.precision is None
+    assert torch.equal(weights["float32"], stated.load_model().head.weight)
+    assert not torch.equal(weights["bfloat16"], weights["float32"]), "bfloat16 rounds"
+
+
+def test_a_run_in_bfloat16_does_not_go_on_where_it_crashes(tmp_path, monkeypatch):
+    if not hardware.bfloat16_works():
+        pytest.skip("bf16 products crash on this machine")
+    monkeypatch.setattr("vitreous.hardware.bfloat16_is_faster", lambda: True)
+    config = small("train.precision=auto")
+    with setup.open_or_create(config, tmp_path / "run", resume=False, device="cpu", group=distributed.Group()):
+        pass
+    monkeypatch.setattr("vitreous.hardware.bfloat16_works", lambda: False)
+    with pytest.raises(ConfigError, match="does not run on this CPU"):
+        fit(small(), tmp_path / "run", resume=True, progress=False)
+
+
 def test_device_that_is_not_here(tmp_path):
     with pytest.raises(ConfigError, match="device='tpu': choose from"):
         fit(small(), tmp_path / "run", device="tpu", progress=False)

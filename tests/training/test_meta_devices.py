@@ -22,7 +22,7 @@ from vitreous.errors import ConfigError
 from vitreous.models.fast.vit import FastAttention
 from vitreous.runs import Run
 from vitreous.training import devices, loop, setup
-from vitreous.training.devices import check_precision, make_repeatable, pick_device
+from vitreous.training.devices import check_precision, make_repeatable, pick_device, resolve_precision
 from vitreous.training.distributed import Group
 from vitreous.training.loop import fit
 
@@ -213,6 +213,18 @@ def test_precision_is_checked_on_the_device_that_trains(gpus, monkeypatch):
             check_precision(precision, "mps")
     with pytest.raises(ConfigError, match="does not run on this CPU"):
         check_precision("bfloat16", "cpu")
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_auto_precision_is_decided_by_the_device(gpus, monkeypatch, faster):
+    monkeypatch.setattr("vitreous.hardware.bfloat16_is_faster", lambda: faster)
+    assert resolve_precision("auto", "cpu") == ("bfloat16" if faster else "float32")
+    assert resolve_precision("auto", "mps") == "float32"
+    gpus(cuda=1)
+    assert resolve_precision("auto", "cuda") == "bfloat16"
+    gpus(cuda=1, capability=7)
+    assert resolve_precision("auto", "cuda") == "float32"
+    assert resolve_precision("float64", "cpu") == "float64", "what the configuration says is not changed"
 
 
 def test_cuda_is_made_repeatable_and_the_cpu_left_alone(monkeypatch):

@@ -168,7 +168,7 @@ COMPLETERS: dict[str, Completer] = {
     "transfer source": complete_data,
     "transfer target": complete_data,
     "settings": complete_setting,
-    "precision": choices("float32", "bfloat16", "float64"),
+    "precision": choices("float32", "bfloat16", "float64", "auto"),
     "split": choices("train", "val", "test"),
     "device": choices("auto", "cpu", "cuda", "mps"),
     "equal": choices("epochs", "seconds"),

@@ -20,7 +20,7 @@ def plan(
     utilisation: Annotated[float, Option(help="Share of the peak that the training reaches.")] = 0.4,
     epochs: Annotated[float | None, Option(help="Passes over the training images.")] = None,
     batch_size: Annotated[int | None, Option(help="Images per step, over all GPUs.")] = None,
-    precision: Annotated[str | None, Option(help="float32, bfloat16 or float64.")] = None,
+    precision: Annotated[str | None, Option(help="float32, bfloat16, float64, or auto: bfloat16 on a GPU.")] = None,
     shard: Annotated[bool, Option("--shard", help="Shard the model over the GPUs (FSDP) instead of DDP.")] = False,
     settings: SetOption = None,
     as_json: JsonOption = False,

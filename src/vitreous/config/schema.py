@@ -427,7 +427,8 @@ class TrainConfig(_Frozen):
     log_every: Positive = 50  # steps between lines of metrics.jsonl
     checkpoint_seconds: NonNegative = 30.0  # at most this much is lost to a crash; 0: after every step
     timeout_seconds: Annotated[float, Field(ge=1, le=86_400)] = 300.0  # how long one process waits for another
-    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    #: of the products; auto: bfloat16 where this machine computes it much faster (bench/precision.py), or float32
+    precision: Literal["float32", "bfloat16", "float64", "auto"] = "float32"
     threads: Positive | None = None  # None: all cores of this machine
     compile: bool = False  # torch.compile
     shard: bool = False  # divide a ViT's parameters, gradients and optimizer state among the processes (FSDP)

@@ -19,7 +19,7 @@ from vitreous.training.plan import steps_per_epoch
 from vitreous.training.step import DTYPES, freeze
 
 #: Peak of an NVIDIA A100 by its data sheet, dense: float32 without TF32, which torch leaves off for matrix products.
-A100_TFLOPS = {"bfloat16": 312.0, "float32": 19.5, "float64": 19.5}
+A100_TFLOPS = {"bfloat16": 312.0, "auto": 312.0, "float32": 19.5, "float64": 19.5}
 BACKWARD = 2  # times the FLOPs of a forward pass: a gradient of the inputs and one of the weights
 KEPT_CHECKPOINTS = 2  # vitreous.runs keeps the newest, and the one before it
 GATHERED_BLOCKS = 2  # FSDP gathers the next block while one computes
@@ -132,6 +132,8 @@ class TrainingPlan:
 def make_plan(config: Config, images: int, cluster: Cluster) -> TrainingPlan:
     """Return what training `config` on that many training images takes on that cluster."""
     cluster.check()
+    if config.train.precision == "auto":
+        config = config.replace(train=config.train.replace(precision="bfloat16"))  # what it means on a GPU
     model, train = config.model, config.train
     if not isinstance(model, ViTConfig | CNNConfig):
         raise ConfigError(

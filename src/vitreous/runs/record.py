@@ -59,6 +59,7 @@ class Resolved(_Stored):
     validate_every: int | None = None  # steps; None: an epoch, in runs of older versions
     class_weights: tuple[float, ...] | None = None  # of the loss, by class; None: all equal
     compile: bool = False
+    precision: str | None = None  # that train.precision="auto" came to; None: as the configuration says
     teacher: dict[str, str] | None = None  # which weights distil, so that a resumed training has the same ones
     hardware: str = ""
     seconds_per_step: float | None = None  # measured, where a number of seconds became a number of steps

@@ -56,6 +56,15 @@ def check_precision(precision: str, device: str) -> None:
         )
 
 
+def resolve_precision(precision: str, device: str) -> str:
+    """Return the precision that "auto" means on that device: bfloat16 where it is much faster, otherwise float32."""
+    if precision != "auto":
+        return precision
+    if device == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    return "bfloat16" if device == "cpu" and hardware.bfloat16_is_faster() else "float32"
+
+
 def describe_hardware(device: str) -> str:
     """Return one line for reports: the CPU and its cores, and the GPU that trains."""
     cpu = hardware.describe()

@@ -18,7 +18,13 @@ from vitreous.evaluation import blank
 from vitreous.models import ViT
 from vitreous.runs import Resolved, Run, is_run, load_run_data, new_run_path
 from vitreous.training import distributed, plan
-from vitreous.training.devices import available_devices, check_precision, describe_hardware, pick_device
+from vitreous.training.devices import (
+    available_devices,
+    check_precision,
+    describe_hardware,
+    pick_device,
+    resolve_precision,
+)
 from vitreous.training.distillation import Teacher
 from vitreous.training.step import Stepper, Weights
 
@@ -77,6 +83,7 @@ def _reload(run: Run, device: str) -> tuple[Dataset, Weights | None]:
     if run.is_done:
         run.remove_checkpoints()  # where it was killed between its last write and their removal
         return dataset, None
+    check_precision(run.resolved.precision or run.config.train.precision, run.resolved.device)
     if _teacher(run.config, dataset) != run.resolved.teacher:
         raise RunError(
             f"the teacher {run.config.train.teacher!r} changed since {str(run.path)!r} was started; train a new run"
@@ -155,7 +162,8 @@ def _resolve(
     """Decide once what depends on the machine and the data; it is stored in the run and reused on resume."""
     train = config.train
     picked = pick_device(device, group)
-    check_precision(train.precision, picked)
+    precision = group.broadcast(resolve_precision(train.precision, picked))
+    check_precision(precision, picked)
     batch_size = min(train.batch_size, len(dataset.train))
     if batch_size < group.world_size:
         raise ConfigError(
@@ -178,6 +186,7 @@ def _resolve(
         validate_every=plan.validation_interval(train, steps_per_epoch, batch_size, len(dataset.val)),
         class_weights=plan.class_weights(dataset.train.labels, dataset.num_classes, train),
         compile=train.compile,
+        precision=precision if train.precision == "auto" else None,
         teacher=_teacher(config, dataset),
         hardware=describe_hardware(picked),
     )
@@ -191,7 +200,7 @@ def _resolve(
 def _check_memory(config: Config, images: int) -> None:
     """Refuse what cannot fit, by a lower bound: a photograph in small patches is a hundred thousand tokens."""
     model = config.model
-    value_bytes = 2 if config.train.precision == "bfloat16" else 4
+    value_bytes = 2 if config.train.precision in ("bfloat16", "auto") else 4
     height, width = model.image_size
     if isinstance(model, CNNConfig):
         first, second = model.conv_channels

@@ -29,7 +29,8 @@ from vitreous.training.muon import Muon
 from vitreous.training.optimizers import AveragedWeights, lr_factor, make_optimizers
 from vitreous.training.sharding import gathered, mesh_of, recompute_blocks, shard
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}  # bf16: by autocast
+#: of parameters; bf16 products are made by autocast
+DTYPES = {"float32": torch.float32, "bfloat16": torch.float32, "auto": torch.float32, "float64": torch.float64}
 
 Weights = dict[str, Tensor]
 
@@ -58,6 +59,7 @@ class Stepper:
         train = config.train
         self.device = torch.device(resolved.device)
         self.dtype = DTYPES[train.precision]
+        self.is_bfloat16 = (resolved.precision or train.precision) == "bfloat16"
         make_repeatable(self.device)
         torch.manual_seed(config.seed)  # the same start on every rank
         self.is_sharded = train.shard and group.world_size > 1
@@ -173,9 +175,9 @@ class Stepper:
         reduction = "mean" if weights is None else "none"
         pixels = pixels.to(self.device)  # as bytes, unless they were augmented: a quarter of the floats
         images = self.preprocessing.to_input(pixels).to(self.dtype)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=train.precision == "bfloat16"):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.is_bfloat16):
             logits = self.forward(images)
-            if train.precision == "bfloat16":
+            if self.is_bfloat16:
                 logits = logits.float()
             if train.loss == "nll":
                 loss = F.nll_loss(logits, labels, reduction=reduction)
