@@ -1,5 +1,7 @@
 """Augmentation, a pure function of seed, epoch and image index."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -87,6 +89,13 @@ def test_rotation_keeps_shapes_on_images_that_are_not_square():
     disc = (((rows - 11.5) ** 2 + (columns - 23.5) ** 2) < 64).float().expand(50, 1, 24, 48)
     turned = augment(disc, torch.arange(50), AugmentConfig(rotate=45), 0, 0)
     assert (turned - disc).abs().mean() < 0.02
+
+
+def test_an_image_is_mirrored_in_every_second_epoch():
+    originals, indices = torch.rand(40, 1, 8, 8), torch.arange(40)
+    epochs = [augment(originals, indices, AugmentConfig(flip=True), 3, epoch) for epoch in range(4)]
+    for before, after in itertools.pairwise(epochs):
+        torch.testing.assert_close(after, before.flip(-1))
 
 
 def test_flip_mirrors_about_half_of_the_images():

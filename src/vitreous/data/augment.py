@@ -52,7 +52,8 @@ def augment(
         return images
     random = uniforms(seed, epoch, indices, 9 + (_ELASTIC_POINTS if config.elastic else 0))
     if geometric:
-        theta = _inverse_affine(random, config, images.shape[-2:])
+        mirrored = _is_mirrored(seed, epoch, indices) if config.flip else torch.zeros(len(images), dtype=torch.bool)
+        theta = _inverse_affine(random, mirrored, config, images.shape[-2:])
         grid = F.affine_grid(theta, list(images.shape), align_corners=False)
         if config.elastic:
             grid = grid + _elastic(random[:, 9:], config.elastic, images.shape[-2:])
@@ -93,14 +94,22 @@ def _resampling(start: Tensor, length: Tensor, old: int, new: int) -> Tensor:
     return (weights / weights.sum(dim=-1, keepdim=True))[:, None]
 
 
-def _inverse_affine(random: Tensor, config: AugmentConfig, size: torch.Size) -> Tensor:
+def _is_mirrored(seed: int, epoch: int, indices: Tensor) -> Tensor:
+    """Return which images are mirrored, (B,): each in every second epoch, half of them first in this one.
+
+    Drawn anew in each epoch, an image would be seen the same way twice in a row half of the time (Jordan, 2024).
+    """
+    return (uniforms(seed, 0, indices, 1, first=5)[:, 0] < 0.5) ^ bool(epoch % 2)
+
+
+def _inverse_affine(random: Tensor, mirrored: Tensor, config: AugmentConfig, size: torch.Size) -> Tensor:
     """Return the map from output to input coordinates, rotation · shear · scale (· flip), then shift: (B, 2, 3)."""
     height, width = size
     signed = random[:, :6] * 2 - 1
     angle = signed[:, 0] * math.radians(config.rotate)
     shear = torch.tan(signed[:, 1] * math.radians(config.shear))
     zoom = (signed[:, 2] * math.log1p(config.scale)).exp()  # as likely to grow as to shrink
-    mirror = torch.where(random[:, 5] < 0.5, -1.0, 1.0) if config.flip else torch.ones_like(angle)
+    mirror = torch.where(mirrored, -1.0, 1.0)
     cos, sin = angle.cos() * zoom, angle.sin() * zoom
     # both axes run from -1 to 1, so a rotation of a non-square image needs the aspect ratio
     aspect = height / width
