@@ -207,11 +207,12 @@ def test_bfloat16_trains_where_it_works(tmp_path):
     assert run.test_results.accuracy > 0.8
 
 
-def test_auto_precision_is_recorded_and_trains_in_it(tmp_path, monkeypatch):
+def test_auto_precision_is_recorded_and_trains_in_it(tmp_path, monkeypatch, capsys):
     weights = {}
     for faster in (False, True):
         monkeypatch.setattr("vitreous.hardware.bfloat16_is_faster", lambda faster=faster: faster)
-        run = fit(small("train.epochs=0.2", "train.precision=auto"), tmp_path / f"auto-{faster}", progress=False)
+        run = fit(small("train.epochs=0.2", "train.precision=auto"), tmp_path / f"auto-{faster}")
+        assert ("training in bfloat16" in capsys.readouterr().err) == faster
         assert run.resolved.precision == ("bfloat16" if faster else "float32")
         weights[run.resolved.precision] = run.load_model().head.weight
         if not hardware.bfloat16_works():
