@@ -325,7 +325,7 @@ class LinearAttention(TinyViT):
             return self.proj(self.merge(mixed))
 
 
-@has_only("parameters-without-gradient")
+@has_only("parameters-without-gradient", "projections-shared")
 class KeysAreTheQueries(TinyViT):
     """A third of the fused layer is never used."""
 
@@ -396,7 +396,45 @@ class AttentionBetweenChannels(MeanPooled):
         self.blocks[1] = ChannelBlock(self.dim, 2)
 
 
+@has_only("projections-shared")
+class KeysAreTheValues(TinyViT):
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.qkv = nn.Linear(dim, 2 * dim)
+
+        def heads(self, x: Tensor) -> tuple[Tensor, ...]:
+            B, N, D = x.shape
+            q, k = self.qkv(x).view(B, N, 2, self.num_heads, D // self.num_heads).permute(2, 0, 3, 1, 4).unbind(0)
+            return q, k, k
+
+
+@has_only("projections-shared")
+class TokensWithoutProjection(TinyViT):
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            del self.qkv
+
+        def heads(self, x: Tensor) -> tuple[Tensor, ...]:
+            return (x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2),) * 3
+
+
 # --- residual branches ---------------------------------------------------------------------------------------
+
+
+@has_only("skip-missing")
+class SkipFromTheEmbedding(TinyViT):
+    """Each attention is added to the embedding instead of the stream: the blocks before are left out."""
+
+    depth = 3
+
+    def encode(self, x: Tensor) -> Tensor:
+        embedding = x
+        for block in self.blocks:
+            x = embedding + block.attend(block.norm1(x))
+            x = x + block.mlp(block.norm2(x))
+        return x
 
 
 @has_only("skip-normalised")

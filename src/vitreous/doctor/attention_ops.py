@@ -74,8 +74,7 @@ def attention_ops(recorder: Recorder) -> list[AttentionOp]:
         if node.op not in ("mm", "bmm") or not all(parent.from_input for parent in node.parents):
             continue
         for position, operand in enumerate(node.parents):
-            weights_node, factor = _undropped(operand)
-            softmax = _softmax(weights_node)
+            softmax, factor = softmax_of(operand), _undropped(operand)[1]
             if softmax is None or id(softmax.result) in seen:
                 continue
             seen.add(id(softmax.result))
@@ -102,6 +101,11 @@ def attention_ops(recorder: Recorder) -> list[AttentionOp]:
                 )
             )
     return found
+
+
+def softmax_of(node: Node) -> Softmax | None:
+    """Return the softmax whose result this is, with views, dropout and scaling at most in between."""
+    return _softmax(_undropped(node)[0])
 
 
 def _undropped(node: Node) -> tuple[Node, float]:

@@ -48,6 +48,8 @@ CHECKS: dict[str, Check] = {
     "attention-scale": attention.scale,
     "softmax-axis": attention.softmax_axis,
     "softmax-missing": attention.softmax_missing,
+    "softmax-repeated": attention.softmax_repeated,
+    "projections-shared": attention.projections_shared,
     "causal-mask": attention.causal,
     "tokens-masked": attention.masked_tokens,
     "attention-blown-up": attention.blown_up,
@@ -65,6 +67,7 @@ CHECKS: dict[str, Check] = {
     "device-fixed": state.device_fixed,
     "class-token-untrained": gradients.class_token_untrained,
     "class-token-not-read": class_token.not_read,
+    "pooled-over-features": class_token.pooled_over_features,
     "parameters-without-gradient": gradients.parameters_without_gradient,
     "state-lost-on-reload": state.lost_on_reload,
     "first-loss": fresh.first_loss,
@@ -87,7 +90,8 @@ CHECKS: dict[str, Check] = {
 
 #: Checks that need nothing but one recorded forward pass: also of a model that is too large for the others.
 FROM_RECORDING = frozenset([
-    "patches-scrambled", "heads-scrambled", "attention-scale", "softmax-axis", "softmax-missing", "causal-mask",
-    "tokens-masked", "skip-missing", "skip-normalised", "branch-not-normalised", "branch-doubled",
-    "mlp-misses-attention", "norm-axis", "norm-shared", "block-reused", "linear-after-linear",
+    "patches-scrambled", "heads-scrambled", "attention-scale", "softmax-axis", "softmax-missing", "softmax-repeated",
+    "projections-shared", "causal-mask", "tokens-masked", "skip-missing", "skip-normalised", "branch-not-normalised",
+    "branch-doubled", "mlp-misses-attention", "norm-axis", "norm-shared", "block-reused", "linear-after-linear",
+    "pooled-over-features",
 ])  # fmt: skip

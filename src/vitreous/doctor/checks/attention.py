@@ -8,7 +8,13 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
-from vitreous.doctor.attention_ops import AttentionOp, ScoreProduct, unnormalised_attention
+from vitreous.doctor.attention_ops import (
+    AttentionOp,
+    ScoreProduct,
+    attention_ops,
+    softmax_of,
+    unnormalised_attention,
+)
 from vitreous.doctor.checks.batch import between_channels
 from vitreous.doctor.checks.layout import compares_tokens, is_between_channels, weighs_tokens
 from vitreous.doctor.findings import Finding, NotMeasured, finding
@@ -72,6 +78,53 @@ def softmax_axis(tested: ModelUnderTest) -> Iterator[Finding]:
             f" {number(float(sums.max()))} instead of 1.",
             module=op.module,
         )
+
+
+def softmax_repeated(tested: ModelUnderTest) -> Iterator[Finding]:
+    """The logits must not be weights already."""
+    twice = [op for op in tested.attention if softmax_of(op.logits_node) is not None]
+    if twice:
+        op = twice[0]
+        yield finding(
+            "softmax-repeated",
+            f"in {len(twice)} of {len(tested.attention)} attentions, first `{op.module or 'forward'}`, softmax is"
+            f" applied to the result of a softmax: the weights of {op.weights.shape[-1]} tokens lie between"
+            f" {number(float(op.weights.min()))} and {number(float(op.weights.max()))}.",
+            module=op.module,
+        )
+
+
+def projections_shared(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Queries, keys and values must be different projections: with random parameters no two of them are equal."""
+    recording = tested.record(tested.images[: tested.num_recorded], randomised=True)
+    ops = [op for op in attention_ops(recording) if op.scores and min(op.values.shape[1:]) > 1]
+    if not ops:
+        raise NotMeasured("no attention with queries and keys was observed")
+    for names in (("queries", "keys"), ("keys", "values"), ("queries", "values")):
+        shared = [op for op in ops if _is_parallel(*(_projected(op)[name] for name in names))]
+        if shared:
+            everything = all(_is_parallel(_projected(op)["keys"], _projected(op)["values"]) for op in shared)
+            what = "queries, keys and values" if names[0] == "queries" and everything else f"{names[0]} and {names[1]}"
+            yield finding(
+                "projections-shared",
+                f"in {len(shared)} of {len(ops)} attentions, first `{shared[0].module or 'forward'}`, {what} are the"
+                " same numbers (all parameters randomised): one projection takes the place of several, or there is"
+                " none.",
+                module=shared[0].module,
+            )
+            return
+
+
+def _projected(op: AttentionOp) -> dict[str, Tensor]:
+    assert op.scores is not None
+    return {"queries": op.scores.query, "keys": op.scores.key.mT, "values": op.values}
+
+
+def _is_parallel(one: Tensor, two: Tensor) -> bool:
+    """Whether the tensors are equal up to a factor, such as the scale of attention."""
+    if one.shape != two.shape or not bool(one.any()):
+        return False
+    return bool(torch.allclose(one / one.norm(), two / two.norm(), rtol=1e-3, atol=1e-7))
 
 
 def softmax_missing(tested: ModelUnderTest) -> Iterator[Finding]:

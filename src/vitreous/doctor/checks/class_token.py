@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitreous.doctor.attention_ops import attention_ops
+from vitreous.doctor.checks.norms import stream_sizes
 from vitreous.doctor.class_tokens import concatenations
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.graph import Graph
@@ -51,6 +52,28 @@ def not_read(tested: ModelUnderTest) -> Iterator[Finding]:
             " values there change nothing.",
             module=last.module,
         )
+
+
+def pooled_over_features(tested: ModelUnderTest) -> Iterator[Finding]:
+    """No mean or maximum over the features of a token may be on every path to the output."""
+    sizes = stream_sizes(tested)
+    if sizes is None:
+        raise NotMeasured("the axes of tokens and features are not known")
+    for node in tested.graph.nodes:
+        shape = tuple(node.parents[0].tensor.shape) if node.parents else ()
+        if node.op not in _POOLINGS or node.result or shape[1:] not in (sizes, sizes[::-1]):
+            continue
+        if tuple(node.tensor.shape) == (shape[0], sizes[0]) and id(node) in tested.graph.unavoidable:
+            yield finding(
+                "pooled-over-features",
+                f"`{node.module or 'forward'}` reduces the {sizes[1]} features of each of {sizes[0]} tokens to one"
+                f" number: the classifier reads {tuple(node.tensor.shape)}, a value per token.",
+                module=node.module,
+            )
+            return
+
+
+_POOLINGS = frozenset(["mean", "sum", "amax", "max"])
 
 
 def _one_patch_read(tested: ModelUnderTest, recorder: Recorder, images: Tensor) -> Iterator[Finding]:

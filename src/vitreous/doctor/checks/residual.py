@@ -240,21 +240,28 @@ def _unavoidable_mlps(tested: ModelUnderTest, region: list[Node]) -> Iterator[st
 
 
 def _blocks_without_skip(tested: ModelUnderTest, stages: list[tuple[Node, list[AttentionOp]]]) -> Iterator[str]:
-    """Yield the modules of attentions past which nothing leads to the next one without passing a layer."""
+    """Yield the modules of attentions past which nothing leads to the next one without passing a layer.
+
+    What leads past must include the attention before: a skip from the embedding leaves out the blocks in between.
+    """
+    before: Node | None = None
     for (start, ops), (end, _) in itertools.pairwise(stages):
-        if start.tensor.shape == end.tensor.shape and not _leads_past(tested.graph, ops[0].product, end):
+        if start.tensor.shape == end.tensor.shape and not _leads_past(tested.graph, ops[0].product, end, before):
             yield ops[0].module
+        before = ops[0].product if start.tensor.shape == end.tensor.shape else None
 
 
-def _leads_past(graph: Graph, product: Node, end: Node) -> bool:
-    """Whether something that the product was computed from reaches `end` by sums, norms and moves alone."""
+def _leads_past(graph: Graph, product: Node, end: Node, since: Node | None) -> bool:
+    """Whether something between `since` and the product reaches `end` by sums, norms and moves alone."""
     waiting, seen = [end], {id(end)}
     while waiting:
         node = waiting.pop()
         if node.op in ("mm", "bmm", "addmm", "baddbmm", "convolution", "_softmax"):
             continue
         if graph.depends(product, node):
-            return True
+            if since is None or graph.depends(node, since):
+                return True
+            continue
         parents = [parent for parent in node.parents if parent.from_input and id(parent) not in seen]
         seen |= {id(parent) for parent in parents}
         waiting += parents
