@@ -77,6 +77,9 @@ class Recorder(Deterministic):
         self.nodes: list[Node] = []
         self.executing = [""]  # the names of the modules being executed, the innermost last
         self.output: Node | None = None  # the logits
+        self.made: dict[int, tuple[tuple[int, ...], str]] = {}  # parameters that forward creates: shape and place
+        self.owned: set[int] = set()  # the ids of the model's own parameters
+        self._kept: list[Tensor] = []
         self._leaves = leaves  # storage address → (kind, name)
         self._node_at: dict[tuple[Any, ...], Node] = {}
         self._writes: dict[int, list[Node]] = {}  # storage → what was written into it in place
@@ -111,7 +114,12 @@ class Recorder(Deterministic):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        parents = tuple(self.node_of(tensor) for tensor in _tensors_in((args, kwargs)))
+        tensors = _tensors_in((args, kwargs))
+        parents = tuple(self.node_of(tensor) for tensor in tensors)
+        for tensor in tensors:
+            if isinstance(tensor, nn.Parameter) and tensor.requires_grad and id(tensor) not in self.owned:
+                self.made.setdefault(id(tensor), (tuple(tensor.shape), self.executing[-1]))
+                self._kept.append(tensor)  # so that its id is not used again
         result = super().__torch_dispatch__(func, types, args, kwargs)
         op = operation_name(func)
         for index, tensor in enumerate(_tensors_in(result)):
@@ -134,7 +142,16 @@ def record_forward(model: nn.Module, inputs: Tensor, plain: dict[str, Tensor]) -
     owned = {"plain": plain.items(), "buffer": model.named_buffers(), "parameter": model.named_parameters()}
     for kind, named in owned.items():
         leaves |= {tensor.untyped_storage().data_ptr(): (kind, name) for name, tensor in named if tensor.numel()}
+    recorder = _record(model, inputs, plain, leaves)
+    if recorder.output is not None and not recorder.output.from_input:
+        _find_images(recorder, _record(model, inputs.flip(-1, -2) + 1, plain, leaves))
+    _merge_repeated(recorder)
+    return recorder
+
+
+def _record(model: nn.Module, inputs: Tensor, plain: dict[str, Tensor], leaves: dict[int, tuple[str, str]]) -> Recorder:
     recorder = Recorder(leaves)
+    recorder.owned = {id(tensor) for tensor in [*model.parameters(), *model.buffers(), *plain.values()]}
 
     def leave(*_: Any) -> None:
         recorder.executing.pop()
@@ -148,8 +165,21 @@ def record_forward(model: nn.Module, inputs: Tensor, plain: dict[str, Tensor]) -
             output = model(inputs)
     with contextlib.suppress(NotMeasured):
         recorder.output = recorder.node_of(logits_in(output))
-    _merge_repeated(recorder)
     return recorder
+
+
+def _find_images(recorder: Recorder, other: Recorder) -> None:
+    """Mark what depends on the images where forward turns them into NumPy arrays, which leaves no trace.
+
+    With other images, the constants that are different come from the images.
+    """
+    if [node.op for node in recorder.nodes] != [node.op for node in other.nodes]:
+        return
+    for node, same in zip(recorder.nodes, other.nodes, strict=True):
+        for parent, there in zip(node.parents, same.parents, strict=True):
+            if parent.kind == there.kind == "constant" and not torch.equal(parent.tensor, there.tensor):
+                parent.from_input = True
+        node.from_input = node.op not in SHAPE_ONLY and any(parent.from_input for parent in node.parents)
 
 
 def _merge_repeated(recorder: Recorder) -> None:

@@ -39,6 +39,14 @@ def unregistered(tested: ModelUnderTest) -> Iterator[Finding]:
             f"{plural(len(untrained), 'parameter')} registered as a buffer: {quoted(untrained)};"
             " model.parameters() does not contain it, so no optimizer trains it.",
         )
+    if made := list(tested.recording.made.values()):
+        shape, module = made[0]
+        yield finding(
+            "unregistered-tensors",
+            f"forward creates {plural(len(made), 'parameter')}, first one of shape {shape} in `{module or 'forward'}`:"
+            " a layer made there is new in every call, so that it is neither trained nor saved.",
+            module=module,
+        )
     found = unregistered_tensors(tested.model)
     if not found:
         return
