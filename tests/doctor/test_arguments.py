@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -90,11 +92,141 @@ class SquaresOnly(Sized):
         super().__init__((image_size[0], image_size[0]))
 
 
+class ColourFlag(Sized):
+    """A flag that is the number of channels: its other value needs other images."""
+
+    def __init__(self, rgb: bool = False) -> None:
+        super().__init__(in_channels=3 if rgb else 1)
+
+
 class NothingWithoutTheToken(Sized):
     def __init__(self, use_class_token: bool = True) -> None:
         super().__init__()
         if not use_class_token:
             self.class_token = None  # type: ignore[assignment]
+
+
+class OptionalWidth(Sized):
+    """A layer before the head, of a width that the head does not know."""
+
+    def __init__(self, embed_dim: int = 24, representation_size: int | None = None) -> None:
+        super().__init__(embed_dim=embed_dim)
+        wide = representation_size or embed_dim
+        self.before = nn.Sequential(nn.Linear(embed_dim, wide), nn.Tanh()) if representation_size else nn.Identity()
+
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.before(self.norm(x[:, 0])))
+
+
+class OptionalWidthFixed(OptionalWidth):
+    def __init__(self, embed_dim: int = 24, representation_size: int | None = None) -> None:
+        super().__init__(embed_dim, representation_size)
+        self.head = nn.Linear(representation_size or embed_dim, 10)
+
+
+class ChosenBlock(TinyBlock):
+    def __init__(self, dim: int, num_heads: int, dropout: float = 0.1, act_layer: type[nn.Module] = nn.GELU) -> None:
+        super().__init__(dim, num_heads)
+        self.mlp = nn.Sequential(nn.Linear(dim, 2 * dim), act_layer(), nn.Dropout(dropout), nn.Linear(2 * dim, dim))
+
+
+class Chosen(Sized):
+    """Dropout, activation and pooling are arguments that reach every layer."""
+
+    block = ChosenBlock
+
+    def __init__(self, embed_dim: int = 24, dropout: float = 0.0, act_layer: type[nn.Module] | None = None,
+                 pool: str = "cls") -> None:  # fmt: skip
+        super().__init__(embed_dim=embed_dim, dropout=dropout)
+        self.blocks = self.stack(embed_dim, dropout, act_layer or nn.GELU)
+        self.pool = pool
+
+    def stack(self, dim: int, dropout: float, act_layer: type[nn.Module]) -> nn.ModuleList:
+        return nn.ModuleList(ChosenBlock(dim, 2, dropout, act_layer) for _ in range(2))
+
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x.mean(dim=1) if self.pool == "mean" else x[:, 0]))
+
+
+class NormWithItsOwnEps(Sized):
+    """The model adds an ε to the class it is given."""
+
+    def __init__(self, embed_dim: int = 24, norm_layer: type[nn.Module] = nn.LayerNorm) -> None:
+        super().__init__(embed_dim=embed_dim)
+        self.norm = functools.partial(norm_layer, eps=1e-6)(embed_dim)  # type: ignore[assignment]
+
+
+class ActivationNotPassedOn(Chosen):
+    def stack(self, dim: int, dropout: float, act_layer: type[nn.Module]) -> nn.ModuleList:
+        return nn.ModuleList(ChosenBlock(dim, 2, dropout) for _ in range(2))
+
+
+class DropoutNotPassedOn(Chosen):
+    def stack(self, dim: int, dropout: float, act_layer: type[nn.Module]) -> nn.ModuleList:
+        return nn.ModuleList(ChosenBlock(dim, 2, act_layer=act_layer) for _ in range(2))
+
+
+class PoolingIgnored(Chosen):
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(x[:, 0]))
+
+
+class KeywordsPassedOn(Sized):
+    def __init__(self, embed_dim: int = 24, **kwargs: float) -> None:
+        super().__init__(embed_dim=embed_dim, dropout=0.0)
+        self.blocks = nn.ModuleList(ChosenBlock(embed_dim, 2, **kwargs) for _ in range(2))
+
+
+class KeywordsIgnored(KeywordsPassedOn):
+    def __init__(self, embed_dim: int = 24, **kwargs: float) -> None:
+        super().__init__(embed_dim)
+
+
+class KeywordsRefused(KeywordsPassedOn):
+    """The embedding gets them too, and knows none of them."""
+
+    def __init__(self, embed_dim: int = 24, **kwargs: float) -> None:
+        super().__init__(embed_dim, **kwargs)
+        self.patches = nn.Conv2d(1, embed_dim, 4, 4, **kwargs)
+
+
+class PatchOfTheTableOnly(Sized):
+    """The patch size sets the number of positions, of which the first ten are read."""
+
+    def __init__(self, image_size: int = 12, patch_size: int = 2) -> None:
+        super().__init__()
+        self.positions = nn.Parameter(torch.randn(1, (image_size // patch_size) ** 2 + 1, 24) * 0.02)
+
+    def embed(self, images: Tensor) -> Tensor:
+        x = self.patchify(images)
+        return torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions[:, : x.shape[1] + 1]
+
+
+class NormNotPassedOn(Sized):
+    def __init__(self, embed_dim: int = 24, pre_norm: bool = True) -> None:
+        super().__init__(embed_dim=embed_dim)
+
+
+class DepthAndHeadsExchanged(Sized):
+    def __init__(self, embed_dim: int = 24, depth: int = 3, num_heads: int = 2) -> None:
+        super().__init__(embed_dim=embed_dim, depth=num_heads, num_heads=depth)
+
+
+class ClassesFixed(Sized):
+    def __init__(self, num_classes: int = 10) -> None:
+        super().__init__(num_classes=num_classes)
+        self.head = nn.Linear(24, 10)
+
+
+class NestedSettings(Sized):
+    def __init__(self, config: dict = {"model": {"embed_dim": 24, "depth": 2}}) -> None:  # noqa: B006
+        super().__init__(embed_dim=config["model"]["embed_dim"], depth=config["model"]["depth"])
+
+
+class NestedSettingsFixedHead(NestedSettings):
+    def __init__(self, config: dict = {"model": {"embed_dim": 24, "depth": 2}}) -> None:  # noqa: B006
+        super().__init__(config)
+        self.head = nn.Linear(24, 10)
 
 
 class ReadsAttentionAlone(TinyBlock):
@@ -158,6 +290,13 @@ class MadeInForward(TinyViT):
         return nn.Linear(24, 10)(self.norm(x[:, 0]))
 
 
+class NormMadeInForward(TinyViT):
+    """Its weights are 1 in every call, so that only their being made shows."""
+
+    def classify(self, x: Tensor) -> Tensor:
+        return self.head(nn.LayerNorm(24)(x[:, 0]))
+
+
 class DeviceInTheFile(TinyViT):
     device = "cpu"
 
@@ -169,7 +308,12 @@ class DeviceInTheFile(TinyViT):
     ("model_class", "present", "absent"),
     [
         (TwoProjections, {"linear-after-linear"}, {"skip-missing"}),
-        (MadeInForward, {"nondeterministic-eval", "device-fixed"}, {"image-ignored"}),
+        (
+            MadeInForward,
+            {"nondeterministic-eval", "device-fixed", "unregistered-tensors"},
+            {"image-ignored", "patches-without-influence"},
+        ),
+        (NormMadeInForward, {"unregistered-tensors", "device-fixed"}, {"nondeterministic-eval"}),
         (DeviceInTheFile, set(), {"device-fixed"}),
     ],
 )
@@ -189,7 +333,24 @@ def test_not_taken_for_something_else(
         (ChannelsFixed, {"argument-fails"}),
         (NothingWithoutDropout, {"argument-fails"}),
         (SquaresOnly, {"argument-fails"}),
+        (ColourFlag, set()),
         (NothingWithoutTheToken, {"argument-fails"}),
+        (OptionalWidth, {"argument-fails"}),
+        (OptionalWidthFixed, set()),
+        (Chosen, set()),
+        (NormWithItsOwnEps, set()),
+        (ActivationNotPassedOn, {"argument-without-effect"}),
+        (DropoutNotPassedOn, {"argument-without-effect"}),
+        (PoolingIgnored, {"argument-without-effect"}),
+        (KeywordsPassedOn, set()),
+        (KeywordsIgnored, {"argument-without-effect"}),
+        (KeywordsRefused, {"argument-fails"}),
+        (PatchOfTheTableOnly, {"argument-without-effect"}),
+        (NormNotPassedOn, {"argument-without-effect"}),
+        (DepthAndHeadsExchanged, {"depth-miscounted"}),
+        (ClassesFixed, {"argument-without-effect"}),
+        (NestedSettings, set()),
+        (NestedSettingsFixedHead, {"argument-fails"}),
         (RefusesOddWidths, set()),
         (PixelsAsTokens, set()),
         (BiasOfAnUnusedLayer, {"argument-without-effect"}),

@@ -12,11 +12,8 @@ from torch import nn
 Constructor = tuple[Callable[..., nn.Module], dict[str, Any]]
 
 
-def constructor_values(constructor: Constructor | None) -> dict[str, Any]:
-    """Return name → number, or tuple of numbers, of the arguments, given or by default.
-
-    `config.depth` stands for a field of an object.
-    """
+def constructor_arguments(constructor: Constructor | None) -> dict[str, Any]:
+    """Return name → value of the arguments, given or by default; `config.depth` stands for a field of an object."""
     if constructor is None:
         return {}
     build, arguments = constructor
@@ -26,43 +23,65 @@ def constructor_values(constructor: Constructor | None) -> dict[str, Any]:
         return {}
     values: dict[str, Any] = {}
     for parameter in parameters:
-        if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
-            continue
-        value = arguments.get(parameter.name, parameter.default)
-        fields = {f"{parameter.name}.{field}": item for field, item in _fields(value).items()}
-        for name, item in {parameter.name: value, **fields}.items():
-            if isinstance(item, int | float):
-                values[name] = item
-            elif isinstance(item, list | tuple) and item and all(isinstance(number, int | float) for number in item):
-                values[name] = tuple(item)
+        if parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
+            value = arguments.get(parameter.name, parameter.default)
+            values |= {parameter.name: value, **_fields(parameter.name, value)}
     return values
 
 
+def constructor_values(constructor: Constructor | None) -> dict[str, Any]:
+    """Return those of the arguments that are a number, or a tuple (or list) of numbers."""
+    values: dict[str, Any] = {}
+    for name, value in constructor_arguments(constructor).items():
+        if isinstance(value, int | float):
+            values[name] = value
+        elif isinstance(value, list | tuple) and value and all(isinstance(number, int | float) for number in value):
+            values[name] = tuple(value)
+    return values
+
+
+def takes_any_keyword(constructor: Constructor | None) -> bool:
+    """Whether the constructor has `**kwargs`."""
+    try:
+        parameters = inspect.signature(constructor[0]).parameters.values() if constructor else []
+    except (TypeError, ValueError):
+        return False
+    return any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+
+
 def with_values(constructor: Constructor, changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments with some of the values of `constructor_values` replaced."""
+    """Return the arguments with some of those of `constructor_arguments` replaced."""
     build, arguments = constructor
     for name, value in changes.items():
-        arguments = _with_value(build, arguments, name, value)
+        argument, *fields = name.split(".")
+        if not fields:
+            arguments = arguments | {name: list(value) if isinstance(arguments.get(name), list) else value}
+            continue
+        given = arguments.get(argument, inspect.signature(build).parameters[argument].default)
+        changed = copy.deepcopy(given)
+        _set(changed, fields, value)
+        arguments = arguments | {argument: changed}
     return arguments
 
 
-def _with_value(build: Callable[..., nn.Module], arguments: dict[str, Any], name: str, value: Any) -> dict[str, Any]:
-    argument, _, field = name.partition(".")
-    if not field:
-        return arguments | {name: list(value) if isinstance(arguments.get(name), list) else value}
-    given = arguments.get(argument, inspect.signature(build).parameters[argument].default)
-    changed = copy.deepcopy(given)
-    if isinstance(changed, dict):
-        changed[field] = value
+def _set(settings: Any, fields: list[str], value: Any) -> None:
+    for field in fields[:-1]:
+        settings = settings[field] if isinstance(settings, dict) else getattr(settings, field)
+    if isinstance(settings, dict):
+        settings[fields[-1]] = value
     else:
-        object.__setattr__(changed, field, value)  # also of a frozen dataclass
-    return arguments | {argument: changed}
+        object.__setattr__(settings, fields[-1], value)  # also of a frozen dataclass
 
 
-def _fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a configuration: a dict, a dataclass, a namespace; none of anything else."""
+def _fields(name: str, value: Any, depth: int = 3) -> dict[str, Any]:
+    """Return the fields of a configuration (a dict, a dataclass, a namespace) and of those in it."""
     if isinstance(value, dict):
-        return {str(key): item for key, item in value.items()}
-    if isinstance(value, type | nn.Module) or callable(value) or not hasattr(value, "__dict__"):
+        fields = {key: item for key, item in value.items() if isinstance(key, str) and "." not in key}
+    elif isinstance(value, type | nn.Module) or callable(value) or not hasattr(value, "__dict__"):
         return {}
-    return {key: item for key, item in vars(value).items() if not key.startswith("_")}
+    else:
+        fields = {key: item for key, item in vars(value).items() if not key.startswith("_")}
+    found: dict[str, Any] = {}
+    for key, item in fields.items() if depth else ():
+        found |= {f"{name}.{key}": item, **_fields(f"{name}.{key}", item, depth - 1)}
+    return found

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import math
+import re
 import traceback
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -9,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous.doctor.attention_ops import attention_ops
-from vitreous.doctor.constructors import constructor_values, with_values
+from vitreous.doctor.checks.outputs import dropout_rate
+from vitreous.doctor.constructors import constructor_arguments, constructor_values, takes_any_keyword, with_values
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.graph import Graph
 from vitreous.doctor.guessing import kind_of
@@ -24,10 +29,13 @@ from vitreous.doctor.recording import Node, Recorder, record_forward
 from vitreous.doctor.tracebacks import is_library, own_line
 from vitreous.reports.formats import join, plural
 
-#: Arguments that set a size, a number of layers or a rate: without effect, they are a mistake.
+#: Arguments that set a size, a rate or a part of the architecture: without effect, they are a mistake.
 _SIZES = ("depth", "layer", "block", "head", "dim", "width", "hidden", "mlp", "ratio", "dropout", "drop", "patch",
-    "embed", "class", "latent", "ff", "d_model", "embd")  # fmt: skip
+    "embed", "class", "latent", "ff", "d_model", "embd", "norm", "bias", "cls", "token", "pool")  # fmt: skip
 _OTHER_OUTPUT = ("pretrain", "return", "output", "debug", "verbose", "download", "visual", "load")
+#: Kinds of arguments that decide on the shapes of what is computed from the images.
+_SHAPING = ("classes", "depth", "heads", "head_dim", "dim", "mlp", "ratio", "patch")
+_PLAIN_DROPOUT = r"(drop(out)?|p)(_?(p|prob|rate))?"  # not one for attention, paths or the embedding alone
 _LARGEST_SIDE = 128
 _MOST_SPECIAL_TOKENS = 8  # class token, distillation token, registers
 
@@ -38,8 +46,10 @@ class _Built:
 
     values: tuple[tuple[str, tuple[int, ...], float], ...] = ()  # the parameters: name, shape, sum
     operations: tuple[Any, ...] = ()  # in training and in eval mode
+    on_images: tuple[Any, ...] = ()  # those of them that depend on the images
     used: frozenset[str] = frozenset()  # the parameters that an operation reads
     layers: int = 0  # of attention over tokens
+    default_dropout: tuple[str, ...] = ()  # where a module's own default decides on dropout
     error: str = ""
     is_excused: bool = False  # no fault: the model's own check refuses the values, or it returns something else
 
@@ -49,23 +59,54 @@ def argument_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
     base, values = _base(tested), _numbers(tested)
     without: list[str] = []
     tried = 0
-    for name, value in values.items():
-        seen = [_built(tested, {name: other}) for other in _others(value)]
+    others = {name: _others(value) for name, value in values.items()} | _choices(tested)
+    for name, changed in others.items():
+        seen = [_built(tested, {name: other}) for other in changed]
         tried += any(not one.error for one in seen)
-        if all(not one.error and _same(base, one) for one in seen):  # a value that does not run has an effect
+        shaping = name in values and _is_shaping(name)
+        runs = [one for one in seen if not one.error]
+        # a value that does not run has an effect; a patch size may have one on the table of positions alone
+        if runs and (shaping or len(runs) == len(seen)) and all(_same(base, one, shaping) for one in runs):
             without.append(name)
     if not tried:
         raise NotMeasured("no argument could be changed by itself")
-    sizes = [name for name in without if any(part in name.lower() for part in _SIZES)]
+    sizes = [name for name in without if name not in values or any(part in name.lower() for part in _SIZES)]
     for names, level in ((sizes, None), ([name for name in without if name not in sizes], "note")):
         if names:
             yield finding(
                 "argument-without-effect",
                 f"{plural(len(names), 'constructor argument')} of {tried} tried, {quoted(names)},"
-                " changed nothing: the same parameters in use, initial values and operations, in training and in eval"
-                " mode.",
+                " changed nothing that the model computes: the same operations on the same shapes, in training and in"
+                " eval mode.",
                 level=level,  # type: ignore[arg-type]
             )
+    if sizes:
+        return
+    inner = {
+        name: one for name, other in _inner_keywords(tested).items() if not (one := _built(tested, {name: other})).error
+    }
+    if inner and all(_same(base, one, _is_shaping(name)) for name, one in inner.items()):
+        names = list(inner)
+        yield finding(
+            "argument-without-effect",
+            f"the constructor takes `**kwargs`, and none of {plural(len(names), 'argument')} of its layers given there,"
+            f" {quoted(names)}, changed anything: they are not passed on.",
+        )
+    yield from _dropout_not_passed_on(tested)
+
+
+def _dropout_not_passed_on(tested: ModelUnderTest) -> Iterator[Finding]:
+    """With all dropout arguments at 0, no layer may drop anything because of its own default."""
+    names = [name for name, value in _numbers(tested).items() if _is_dropout(name) and 0 <= value < 1]
+    plain = [name for name in names if re.fullmatch(_PLAIN_DROPOUT, name.rpartition(".")[2].lower())]
+    without = _built(tested, dict.fromkeys(names, 0.0)) if plain else _Built()
+    if without.default_dropout:
+        yield finding(
+            "argument-without-effect",
+            f"with {join(f'`{name}=0`' for name in names)}, dropout remains in"
+            f" {plural(len(without.default_dropout), 'layer')}, first {without.default_dropout[0]}, at the default of"
+            " its class: the argument is not passed on to it.",
+        )
 
 
 def argument_fails(tested: ModelUnderTest) -> Iterator[Finding]:
@@ -86,6 +127,11 @@ def argument_fails(tested: ModelUnderTest) -> Iterator[Finding]:
             with_images = "" if shape is None else f" and images of {' × '.join(map(str, shape))}"
             given = join(f"`{changed}={value}`" for changed, value in changes.items())
             failed.setdefault(name, f"with {given}{with_images}: {error}")
+    inner = {f"{name}={other}": _built(tested, {name: other}).error for name, other in _inner_keywords(tested).items()}
+    refused = [given for given, error in inner.items() if "unexpected keyword" in error]
+    if refused and all(inner.values()):
+        tried += 1
+        failed.setdefault("**kwargs", f"with `{refused[0]}`: {inner[refused[0]]}")
     if not tried:
         raise NotMeasured("no argument is a size that could be changed")
     if failed:
@@ -104,6 +150,13 @@ def depth_miscounted(tested: ModelUnderTest) -> Iterator[Finding]:
         raise NotMeasured("needs one argument that is a number of layers, and attention over tokens")
     [(name, depth)] = depths.items()
     more = _built(tested, {name: depth + 1})
+    if more.layers == base.layers and (heads := _counts_layers(tested, base)):
+        yield finding(
+            "depth-miscounted",
+            f"`{name}={depth}` does not set the number of layers, `{heads}` does: {base.layers} of attention for"
+            f" `{heads}={values[heads]}`. The two are exchanged.",
+        )
+        return
     if more.error or more.layers != base.layers + 1:
         raise NotMeasured(f"`{name}` does not count the layers of attention")
     if abs(base.layers - depth) == 1:
@@ -111,6 +164,14 @@ def depth_miscounted(tested: ModelUnderTest) -> Iterator[Finding]:
             "depth-miscounted",
             f"`{name}={depth}` builds {plural(base.layers, 'layer')} of attention, `{name}={depth + 1}` {more.layers}.",
         )
+
+
+def _counts_layers(tested: ModelUnderTest, base: _Built) -> str:
+    """Return the argument that is called a number of heads and is the number of layers; "" if there is none."""
+    for name, heads in _integers(_by_kind(tested)["heads"]).items():
+        if heads == base.layers and _built(tested, {name: 2 * heads}).layers == 2 * heads:
+            return name
+    return ""
 
 
 # --- which values are tried ----------------------------------------------------------------------------------------
@@ -126,11 +187,51 @@ def _others(value: bool | float) -> list[Any]:
     return [0.5 * value, value + 0.25] if value else [0.25, 0.5]
 
 
+def _choices(tested: ModelUnderTest) -> dict[str, list[Any]]:
+    """Return other activations, norms and poolings for the arguments that choose one, by name."""
+    found: dict[str, list[Any]] = {}
+    for name, value in constructor_arguments(tested.constructor).items():
+        last = name.rpartition(".")[2].lower()
+        is_class = value is None or inspect.isclass(value)
+        if re.fullmatch(r"(hidden_)?act(ivation)?(_?(layer|fn|func|function|type))?", last):
+            classes: list[Any] = [nn.ReLU, nn.Tanh]
+            if is_class:
+                found[name] = classes
+            elif isinstance(value, nn.Module):
+                found[name] = [one() for one in classes]
+            elif isinstance(value, str):
+                found[name] = [one for one in ("gelu", "relu") if one != value.lower()]
+        elif re.fullmatch(r"norm(_?(layer|class|type))?", last) and (is_class or isinstance(value, functools.partial)):
+            found[name] = [nn.RMSNorm, functools.partial(nn.LayerNorm, elementwise_affine=False)]
+        elif re.search(r"pool|classifier", last) and isinstance(value, str) and value.lower() in _POOLINGS:
+            found[name] = [one for one in _POOLINGS if one != value.lower()]
+    return found
+
+
+_POOLINGS = ("cls", "token", "mean", "avg", "gap")
+
+
+def _inner_keywords(tested: ModelUnderTest) -> dict[str, Any]:
+    """Return another value for a few arguments that only inner layers have, where the constructor takes `**kwargs`."""
+    if not takes_any_keyword(tested.constructor):
+        return {}
+    own = constructor_arguments(tested.constructor)
+    found: dict[str, Any] = {}
+    for module in tested.model.modules():
+        if module is tested.model or type(module).__module__.startswith("torch."):
+            continue
+        for name, parameter in inspect.signature(type(module)).parameters.items():
+            is_number = isinstance(parameter.default, int | float) and not isinstance(parameter.default, bool)
+            if is_number and name not in own and kind_of(name) in ("heads", "dropout", "mlp", "ratio", "head_dim"):
+                found.setdefault(name, _others(parameter.default)[0])
+    return dict(list(found.items())[:4])
+
+
 def _attempts(tested: ModelUnderTest) -> Iterator[tuple[str, list[_Attempt]]]:
     """Yield an argument and what it may be changed to, other arguments with it; one of these ways must work."""
     kinds = _by_kind(tested)
     for name, value in kinds["dropout"].items():
-        if "drop" in name.lower() and not isinstance(value, tuple) and 0 <= value < 1:
+        if _is_dropout(name) and not isinstance(value, tuple) and 0 <= value < 1:
             yield name, [({name: 0.0}, None)]
             yield name, [({name: 0.3}, None)]
     for name, value in kinds["classes"].items():
@@ -147,6 +248,7 @@ def _attempts(tested: ModelUnderTest) -> Iterator[tuple[str, list[_Attempt]]]:
         for name, value in _integers(kinds[kind]).items():
             if value >= 8 and value in shapes:  # otherwise it is another size
                 yield name, [(way, None) for way in _other_widths(name, kinds, tested.shape)]
+    yield from _optional_widths(tested, kinds)
     if kinds["patch"]:
         yield (
             next(iter(kinds["patch"])),
@@ -154,7 +256,8 @@ def _attempts(tested: ModelUnderTest) -> Iterator[tuple[str, list[_Attempt]]]:
         )
     for name, value in constructor_values(tested.constructor).items():
         if isinstance(value, bool) and not any(part in name.lower() for part in _OTHER_OUTPUT):
-            yield name, [({name: not value}, None)]
+            grey = (3 if tested.shape[0] == 1 else 1, *tested.shape[1:])  # the flag may be the number of channels
+            yield name, [({name: not value}, None), ({name: not value}, grey)]
     if kinds["image"] or kinds["shape"]:
         name = next(iter([*kinds["image"], *kinds["shape"]]))
         factors = [factor for factor in (2, 0.5) if factor * max(tested.shape[1:]) <= _LARGEST_SIDE]
@@ -166,6 +269,19 @@ def _attempts(tested: ModelUnderTest) -> Iterator[tuple[str, list[_Attempt]]]:
 
 
 _Kinds = Mapping[str, Mapping[str, Any]]
+
+
+def _optional_widths(tested: ModelUnderTest, kinds: _Kinds) -> Iterator[tuple[str, list[_Attempt]]]:
+    """Yield the widths that are None by default; only an error about shapes shows that the argument was a width."""
+    width = max(_integers(kinds["dim"]).values(), default=0)
+    for name, value in constructor_arguments(tested.constructor).items():
+        last = name.rpartition(".")[2].lower()
+        if value is not None or width < 8 or not re.search(r"dim|hidden|width|representation|latent|d_model", last):
+            continue
+        if kind_of(last) in ("dim", "mlp", "head_dim"):
+            ways = [{name: width // 2}, {name: 2 * width}]
+            if all(_built(tested, way).error.startswith("RuntimeError") for way in ways):
+                yield name, [(way, None) for way in ways]
 
 
 def _by_kind(tested: ModelUnderTest) -> _Kinds:
@@ -284,8 +400,23 @@ def _base(tested: ModelUnderTest) -> _Built:
     return base
 
 
-def _same(base: _Built, other: _Built) -> bool:
-    """Whether nothing differs, or nothing but parameters that no operation reads."""
+def _is_dropout(name: str) -> bool:
+    return kind_of(name.rpartition(".")[2]) == "dropout" and "drop" in name.lower()
+
+
+def _is_shaping(name: str) -> bool:
+    last = name.rpartition(".")[2].lower()
+    return kind_of(last) in _SHAPING and "init" not in last and "scale" not in last
+
+
+def _same(base: _Built, other: _Built, shaping: bool) -> bool:
+    """Whether nothing differs, or nothing but parameters that no operation reads.
+
+    Where the argument decides on shapes (`shaping`), the operations tell: other initial values come from other random
+    numbers, and a table of which the same rows are read may have another length.
+    """
+    if shaping and base.on_images:
+        return base.on_images == other.on_images
     if base.operations != other.operations:
         return False
     if base.values == other.values:
@@ -326,9 +457,27 @@ def _build(tested: ModelUnderTest, changes: Mapping[str, Any], shape: tuple[int,
         return _Built(error=str(error), is_excused=True)
     except Exception as error:
         return _Built(error=_described(error), is_excused=_is_refusal(error, is_built))
-    operations = tuple(_operation(node) for recording in recordings for node in recording.nodes)
+    nodes = [node for recording in recordings for node in recording.nodes]
+    operations = tuple(map(_operation, nodes))
+    on_images = tuple(done for done, node in zip(operations, nodes, strict=True) if node.from_input)
     used = frozenset(parent.name for node in recordings[0].nodes for parent in node.parents if parent.name)
-    return _Built(values, operations, used, _num_layers(recordings[1]))
+    dropout = tuple(_default_dropout(model, recordings[0]))
+    return _Built(values, operations, on_images, used, _num_layers(recordings[1]), dropout)
+
+
+def _default_dropout(model: nn.Module, recording: Recorder) -> Iterator[str]:
+    """Yield the modules that drop values in training at a rate that is the default of an argument of their class."""
+    rates = {node.module: rate for node in recording.nodes if (rate := dropout_rate(node))}
+    for module, rate in rates.items():
+        parts = module.split(".")
+        for count in range(len(parts), 0, -1):
+            owner = type(model.get_submodule(".".join(parts[:count])))
+            parameters = inspect.signature(owner).parameters.items()
+            defaults = [p.default for name, p in parameters if re.fullmatch(_PLAIN_DROPOUT, name.lower())]
+            floats = [default for default in defaults if isinstance(default, float)]
+            if owner is not nn.Dropout and any(math.isclose(default, rate) for default in floats):
+                yield f"`{module}` ({owner.__name__})"
+                break
 
 
 def _num_layers(recording: Recorder) -> int:
