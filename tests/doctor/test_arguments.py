@@ -290,6 +290,14 @@ class MadeInForward(TinyViT):
         return nn.Linear(24, 10)(self.norm(x[:, 0]))
 
 
+class MixedByALayerMadeInForward(TinyViT):
+    """The new layer mixes the images of a batch, which shows only with weights that are not 0."""
+
+    def classify(self, x: Tensor) -> Tensor:
+        x = self.norm(x[:, 0])
+        return self.head(x + nn.Linear(24, 24)(x).mean(dim=0))
+
+
 class NormMadeInForward(TinyViT):
     """Its weights are 1 in every call, so that only their being made shows."""
 
@@ -313,6 +321,7 @@ class DeviceInTheFile(TinyViT):
             {"nondeterministic-eval", "device-fixed", "unregistered-tensors"},
             {"image-ignored", "patches-without-influence"},
         ),
+        (MixedByALayerMadeInForward, {"batch-dependence", "unregistered-tensors"}, {"image-ignored"}),
         (NormMadeInForward, {"unregistered-tensors", "device-fixed"}, {"nondeterministic-eval"}),
         (DeviceInTheFile, set(), {"device-fixed"}),
     ],

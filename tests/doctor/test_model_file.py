@@ -158,17 +158,23 @@ def test_code_that_does_not_end(tmp_path, monkeypatch, when: str) -> None:
         target_model(f"{tmp_path}/waits.py:ViT")
 
 
-def test_imports_from_the_root_of_a_repository(tmp_path, monkeypatch) -> None:
+@pytest.mark.parametrize("current", ["", "elsewhere"])
+def test_imports_from_the_root_of_a_repository(current: str, tmp_path, monkeypatch) -> None:
+    """Also where the current folder has one of the same name."""
     deep = tmp_path / "source/vision/components/models"
     deep.mkdir(parents=True)
+    (tmp_path / "elsewhere/source").mkdir(parents=True)
     (tmp_path / "source/vision/sizes.py").write_text("WIDTH = 24\n")
     (deep / "net.py").write_text(
         "from torch import nn\nfrom source.vision.sizes import WIDTH\n\n"
         "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
         "        self.layer = nn.Linear(WIDTH, 10)\n"
     )
-    monkeypatch.chdir(tmp_path)
-    model, _ = target_model("source/vision/components/models/net.py:Net")
+    monkeypatch.chdir(tmp_path / current)
+    monkeypatch.syspath_prepend(str(tmp_path / current))
+    for name in [name for name in sys.modules if name.partition(".")[0] == "source"]:
+        monkeypatch.delitem(sys.modules, name)
+    model, _ = target_model(f"{deep}/net.py:Net")
     assert model.layer.in_features == 24
 
 

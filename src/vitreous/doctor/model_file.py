@@ -164,7 +164,7 @@ def _forget() -> None:
 @contextlib.contextmanager
 def _importing(folder: Path) -> Iterator[None]:
     """Search the folder, those above it and the current one, execute only definitions there, replace the missing."""
-    roots = [folder, *list(folder.parents)[:3], Path.cwd()]  # a repository's files are often run from its root
+    roots = [folder, *list(folder.parents)[:5], Path.cwd()]  # a repository's files are often run from its root
     definitions, placeholders = _DefinitionsFinder(roots), _PlaceholderFinder()
     sys.meta_path.insert(0, definitions)
     sys.meta_path.append(placeholders)
@@ -204,9 +204,10 @@ class _DefinitionsFinder(importlib.abc.MetaPathFinder):
 
 def _is_installed(name: str) -> bool:
     try:
-        return importlib.machinery.PathFinder.find_spec(name) is not None
+        spec = importlib.machinery.PathFinder.find_spec(name)
     except (ImportError, ValueError):
         return False
+    return spec is not None and spec.origin is not None  # any folder is a namespace package: `src` of the current one
 
 
 def _spec(name: str, loader: Any, folder: Path | None, file: str | None) -> importlib.machinery.ModuleSpec:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -253,8 +253,15 @@ class ModelUnderTest:
         self, model: nn.Module, images: Tensor, *, mode: AbstractContextManager | None = None, grad: bool = False
     ) -> Tensor:
         """Return the model's raw outputs, (B, classes); random draws give their expectation unless `mode` is given."""
-        with torch.set_grad_enabled(grad), mode if mode is not None else Deterministic():
+        with torch.set_grad_enabled(grad), mode if mode is not None else self._draws():
             return model_io.logits_in(model(images.clone()))  # some models change their input in place
+
+    def _draws(self) -> AbstractContextManager:
+        """Return how random numbers are drawn: layers that forward makes need weights, the same in every call."""
+        if "recording" in vars(self) and self.recording.made:
+            seed_everything(self.seed)
+            return nullcontext()
+        return Deterministic()
 
     def log_probabilities(
         self, model: nn.Module, images: Tensor, *, mode: AbstractContextManager | None = None, grad: bool = False
