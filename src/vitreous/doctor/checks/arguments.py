@@ -31,7 +31,7 @@ from vitreous.reports.formats import join, plural
 
 #: Arguments that set a size, a rate or a part of the architecture: without effect, they are a mistake.
 _SIZES = ("depth", "layer", "block", "head", "dim", "width", "hidden", "mlp", "ratio", "dropout", "drop", "patch",
-    "embed", "class", "latent", "ff", "d_model", "embd", "norm", "bias", "cls", "token", "pool")  # fmt: skip
+    "embed", "class", "latent", "ff", "d_model", "embd", "pre_norm", "norm_first", "bias")  # fmt: skip
 _OTHER_OUTPUT = ("pretrain", "return", "output", "debug", "verbose", "download", "visual", "load")
 #: Kinds of arguments that decide on the shapes of what is computed from the images.
 _SHAPING = ("classes", "depth", "heads", "head_dim", "dim", "mlp", "ratio", "patch")

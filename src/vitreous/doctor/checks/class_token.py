@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from vitreous.doctor.attention_ops import attention_ops
-from vitreous.doctor.checks.norms import stream_sizes
+from vitreous.doctor.checks.residual import residuals
 from vitreous.doctor.class_tokens import concatenations
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.graph import Graph
@@ -56,24 +56,22 @@ def not_read(tested: ModelUnderTest) -> Iterator[Finding]:
 
 def pooled_over_features(tested: ModelUnderTest) -> Iterator[Finding]:
     """No mean or maximum over the features of a token may be on every path to the output."""
-    sizes = stream_sizes(tested)
-    if sizes is None:
-        raise NotMeasured("the axes of tokens and features are not known")
+    streams = {tuple(found.total.tensor.shape) for found in residuals(tested) if found.kind != "token MLP"}
+    if not streams:
+        raise NotMeasured("no residual connection was observed")
     for node in tested.graph.nodes:
         shape = tuple(node.parents[0].tensor.shape) if node.parents else ()
-        if node.op not in _POOLINGS or node.result or shape[1:] not in (sizes, sizes[::-1]):
+        if node.op not in ("mean", "sum", "amax", "max") or len(shape) != 3 or shape not in streams or node.result:
             continue
-        if tuple(node.tensor.shape) == (shape[0], sizes[0]) and id(node) in tested.graph.unavoidable:
+        axes = node.arguments[1] if len(node.arguments) > 1 else []
+        if axes in (2, -1, [2], [-1]) and id(node) in tested.graph.unavoidable:
             yield finding(
                 "pooled-over-features",
-                f"`{node.module or 'forward'}` reduces the {sizes[1]} features of each of {sizes[0]} tokens to one"
+                f"`{node.module or 'forward'}` reduces the {shape[2]} features of each of {shape[1]} tokens to one"
                 f" number: the classifier reads {tuple(node.tensor.shape)}, a value per token.",
                 module=node.module,
             )
             return
-
-
-_POOLINGS = frozenset(["mean", "sum", "amax", "max"])
 
 
 def _one_patch_read(tested: ModelUnderTest, recorder: Recorder, images: Tensor) -> Iterator[Finding]:

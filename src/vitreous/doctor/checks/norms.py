@@ -34,7 +34,7 @@ def norm_axis(tested: ModelUnderTest) -> Iterator[Finding]:
 
 
 def _before_attention(tested: ModelUnderTest) -> Iterator[tuple[Norm, str | None]]:
-    sizes = stream_sizes(tested)
+    sizes = _stream_sizes(tested)
     for start, _ in stages(tested) if tested.has_attention else []:
         for norm in norms_of(start):
             if sizes is not None and _is_over_features(norm, *sizes):
@@ -47,7 +47,7 @@ def _before_attention(tested: ModelUnderTest) -> Iterator[tuple[Norm, str | None
 
 def _by_size(tested: ModelUnderTest) -> Iterator[tuple[Norm, str | None]]:
     """Compare the axes of every other norm with the sizes of the stream (B, N, D), where these are all different."""
-    sizes = stream_sizes(tested)
+    sizes = _stream_sizes(tested)
     if sizes is None:
         return
     tokens, width = sizes
@@ -85,7 +85,7 @@ def _fault_by_size(norm: Norm, tokens: int, width: int) -> str | None:
     )
 
 
-def stream_sizes(tested: ModelUnderTest) -> tuple[int, int] | None:
+def _stream_sizes(tested: ModelUnderTest) -> tuple[int, int] | None:
     """Return the number of tokens and their width as the residual connections have them; None where it is unclear."""
     shapes = [tuple(residual.total.tensor.shape) for residual in residuals(tested)]
     if not shapes or len(set(shapes)) > 1 or len(shapes[0]) != 3 or len(set(shapes[0])) < 3:
