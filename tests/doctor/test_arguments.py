@@ -49,6 +49,17 @@ class ChannelsFixed(Sized):
         return super().patchify(images.view(len(images), self.channels, 12, 12))
 
 
+class JointNeedsMore(Sized):
+    """A flag whose other value needs a further input is no fault."""
+
+    def __init__(self, joint: bool = False) -> None:
+        super().__init__()
+        self.joint = joint
+
+    def forward(self, images: Tensor, joint_size: int | None = None) -> Tensor:
+        return super().forward(images) * (len(images) // joint_size if self.joint else 1)
+
+
 class NothingWithoutDropout(Sized):
     def __init__(self, dropout: float = 0.1) -> None:
         super().__init__(dropout=dropout)
@@ -361,6 +372,7 @@ def test_not_taken_for_something_else(
         (NestedSettings, set()),
         (NestedSettingsFixedHead, {"argument-fails"}),
         (RefusesOddWidths, set()),
+        (JointNeedsMore, set()),
         (PixelsAsTokens, set()),
         (BiasOfAnUnusedLayer, {"argument-without-effect"}),
         (OneLayerTooMany, {"depth-miscounted"}),

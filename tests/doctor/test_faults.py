@@ -760,6 +760,44 @@ class BlocksAsLists(TinyViT):
 # --- state and outputs ---------------------------------------------------------------------------------------
 
 
+@has_only("dropout-without-effect")
+class DropoutNeverCalled(TinyViT):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.1)
+
+
+@has_only()
+class DropoutOfTheKernel(TinyViT):
+    """Some libraries only read the rate of the layer, for a fused kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(0.1)
+
+    def encode(self, x: Tensor) -> Tensor:
+        return F.dropout(super().encode(x), self.dropout.p, self.training)
+
+
+@has_only("backward-fails")
+class ChangedInPlace(TinyViT):
+    def encode(self, x: Tensor) -> Tensor:
+        x = super().encode(x)
+        y = x.exp()
+        x = x + y
+        y += 1  # exp keeps its result for the backward pass
+        return x
+
+
+@has_only()
+class ClassTokenPerImage(TinyViT):
+    """A loop over the batch: each image's tokens get the class token and positions on their own."""
+
+    def embed(self, images: Tensor) -> Tensor:
+        rows = [torch.cat([self.class_token[0], x]) + self.positions[0] for x in self.patchify(images)]
+        return torch.cat([row.unsqueeze(0) for row in rows])
+
+
 @has_only("class-token-untrained")
 class FrozenClassToken(TinyViT):
     def __init__(self) -> None:

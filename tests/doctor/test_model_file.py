@@ -219,6 +219,11 @@ def test_guesses(name: str, value: object) -> None:
     assert guess(name, (3, 32, 32)) == value
 
 
+def test_one_number_in_a_list_is_a_square() -> None:
+    signature = inspect.signature(lambda img_size=(32,), in_chans=1: None)
+    assert guess_arguments(signature, {"img_size": [28]}, None)[1] == (1, 28, 28)
+
+
 def test_defaults_are_kept_unless_the_shape_is_given() -> None:
     def build(img_size=224, in_chans=3, embed_dim=768) -> None: ...
 

@@ -42,12 +42,20 @@ def concatenations(recorder: Recorder) -> Iterator[tuple[Node, int, Node]]:
 
 
 def _stacked(recorder: Recorder, tokens: Node) -> Node | None:
-    """Return the batch (B, N, D) that the tokens (N, D) of one image become a part of."""
+    """Return the batch (B, N, D) that the tokens (N, D) of one image, with their positions, become a part of."""
     for node in recorder.nodes:
         is_joint = node.op in ("stack", "cat") and node.tensor.shape[-2:] == tokens.tensor.shape
-        if is_joint and node.tensor.ndim == 3 and any(without_views(parent) is tokens for parent in node.parents):
+        if is_joint and node.tensor.ndim == 3 and any(_unplaced(parent) is tokens for parent in node.parents):
             return node
     return None
+
+
+def _unplaced(node: Node) -> Node:
+    """Walk back through views and the addition of positions."""
+    node = without_views(node)
+    if node.op == "add" and len(own := [parent for parent in node.parents if parent.from_input]) == 1:
+        return without_views(own[0])
+    return node
 
 
 def _leaf(node: Node) -> Node:

@@ -170,6 +170,9 @@ def _shape_in(signature: inspect.Signature, values: dict[str, Any]) -> Shape | N
     size = stated.get("image")
     if size is None:
         return None
-    height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+    sides = (size,) if isinstance(size, int) else tuple(size)[-2:]
+    if not sides:
+        return None
+    height, width = sides[0], sides[-1]  # one number: a square
     channels = stated.get("channels", 3)
     return (channels if isinstance(channels, int) else 3, height, width)

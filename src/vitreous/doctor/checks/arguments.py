@@ -91,6 +91,7 @@ def argument_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
             "argument-without-effect",
             f"the constructor takes `**kwargs`, and none of {plural(len(names), 'argument')} of its layers given there,"
             f" {quoted(names)}, changed anything: they are not passed on.",
+            level="note",  # some take any keyword on purpose, so that all models can be built alike
         )
     yield from _dropout_not_passed_on(tested)
 
@@ -456,6 +457,8 @@ def _build(tested: ModelUnderTest, changes: Mapping[str, Any], shape: tuple[int,
     except NotMeasured as error:  # it returns something else: no classifier any more, but no failure
         return _Built(error=str(error), is_excused=True)
     except Exception as error:
+        if is_built and _lacks_an_input(error, model):
+            return _Built(values)
         return _Built(error=_described(error), is_excused=_is_refusal(error, is_built))
     nodes = [node for recording in recordings for node in recording.nodes]
     operations = tuple(map(_operation, nodes))
@@ -493,6 +496,12 @@ def _described(error: Exception) -> str:
     """Return the error in one line, with the last line of the model's own file."""
     message = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
     return f"{message} ({line})" if (line := own_line(error)) else message
+
+
+def _lacks_an_input(error: Exception, model: nn.Module) -> bool:
+    """Whether forward computes with an optional input that it is not given here."""
+    _, *others = inspect.signature(model.forward).parameters.values()
+    return isinstance(error, TypeError) and "NoneType" in str(error) and any(one.default is None for one in others)
 
 
 def _is_refusal(error: Exception, is_built: bool) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import torch
 from torch import nn
 
 from vitreous.doctor.attention_ops import layer_op
@@ -15,6 +16,25 @@ from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.norm_ops import scalings
 from vitreous.doctor.recording import without_views
 from vitreous.reports.formats import plural
+
+
+def backward_fails(tested: ModelUnderTest) -> Iterator[Finding]:
+    """The outputs must have a gradient, in training mode."""
+    images = tested.batch if tested.fixed_batch_size else tested.batch[:2]
+    with tested.borrowed(training=True) as model:
+        outputs = tested.outputs(model, images, grad=True)
+        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not outputs.requires_grad or not trainable:
+            return  # parameters-without-gradient
+        try:
+            torch.autograd.grad(outputs.sum(), trainable, allow_unused=True)
+            return
+        except RuntimeError as error:
+            message = str(error).split(". Hint")[0]
+    yield finding(
+        "backward-fails",
+        f"the forward pass of {plural(len(images), 'image')} works, but its gradient cannot be computed: {message}.",
+    )
 
 
 def class_token_untrained(tested: ModelUnderTest) -> Iterator[Finding]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
+from torch import Tensor
+from torch.nn.modules.dropout import _DropoutNd
 
 from vitreous.doctor.attention_ops import LinearOp, layer_op, linear_feeding
 from vitreous.doctor.constructors import constructor_values
@@ -221,6 +223,39 @@ def drops_everything(tested: ModelUnderTest) -> Iterator[Finding]:
             f"in training mode dropout in `{node.module or 'forward'}` sets {percent(rate)} of the values to 0, of its"
             f" {tuple(node.tensor.shape)} input.",
             module=node.module,
+        )
+
+
+def dropout_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Change the rate of each dropout layer: in training, with the same random numbers, the outputs must change."""
+    images = tested.batch if tested.fixed_batch_size else tested.batch[:2]
+    with tested.borrowed(randomised=True, training=True) as model:
+        layers = {name: module for name, module in model.named_modules() if isinstance(module, _DropoutNd) and module.p}
+
+        def outputs() -> Tensor:
+            seed_everything(tested.seed)
+            return tested.outputs(model, images, mode=nullcontext())
+
+        if not layers:
+            return
+        before = outputs()
+        if not torch.equal(before, outputs()):
+            raise NotMeasured("the outputs cannot be repeated with the same random numbers")
+        without = []
+        for name, layer in layers.items():
+            if tested.is_late:
+                raise NotMeasured("there was no time to change all dropout layers")
+            rate, layer.p = layer.p, 0.25 if layer.p > 0.4 else 0.5  # not 0, which would draw no random numbers
+            if torch.equal(before, outputs()):
+                without.append(name)
+            layer.p = rate
+    if without:
+        yield finding(
+            "dropout-without-effect",
+            f"{len(without)} of {plural(len(layers), 'dropout layer')} with a rate above 0 ({quoted(without)}) changed"
+            f" nothing in training mode: with another rate, the outputs of {plural(len(images), 'image')} are the same"
+            " numbers.",
+            module=without[0].rpartition(".")[0],
         )
 
 
