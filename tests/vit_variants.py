@@ -153,11 +153,11 @@ class Attention(nn.Module):
         super().__init__()
         D, self.style, self.width = style.dim, style, style.dim // style.heads
         self.scaled_by = D if style.fault == "scale of the width" else self.width
-        self.drop = nn.Dropout(style.dropout)
         kind = style.attention
         if kind == "mha":
             self.mha = nn.MultiheadAttention(D, style.heads, style.dropout, batch_first=True)
             return
+        self.drop = nn.Dropout(style.dropout)
         if kind in ("fused", "sdpa"):
             self.qkv = nn.Linear(D, 3 * D, bias=kind == "sdpa")
         elif kind == "list":
@@ -182,13 +182,13 @@ class Attention(nn.Module):
         else:
             q, k, v = (layer(x).view(B, N, H, K).transpose(1, 2) for layer in (self.q, self.k, self.v))
         if kind == "sdpa":
-            x = F.scaled_dot_product_attention(q, k, v)
+            x = F.scaled_dot_product_attention(q, k, v, dropout_p=self.drop.p if self.training else 0.0)
         elif kind == "einsum":
             weights = (torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(self.scaled_by)).softmax(-1)
             return self.out(torch.einsum("bhij,bhjd->bihd", self.drop(weights), v).reshape(B, N, D))
         elif kind == "transposed":  # keys first, softmax over them, values @ weights
             weights = (k * self.scaled_by**-0.5 @ q.mT).softmax(dim=-2)
-            return self.out((v.mT @ weights).permute(0, 3, 1, 2).reshape(B, N, D))
+            return self.out((v.mT @ self.drop(weights)).permute(0, 3, 1, 2).reshape(B, N, D))
         else:
             x = self.attend(q, k, v)
         return self.out(
