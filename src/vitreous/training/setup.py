@@ -162,8 +162,10 @@ def _resolve(
     """Decide once what depends on the machine and the data; it is stored in the run and reused on resume."""
     train = config.train
     picked = pick_device(device, group)
-    precision = group.broadcast(resolve_precision(train.precision, picked))
-    check_precision(precision, picked)
+    precision: str | None = None
+    if train.precision == "auto":  # by rank 0: a measurement may come out differently on each
+        precision = group.broadcast(resolve_precision(train.precision, picked))
+    check_precision(precision or train.precision, picked)
     batch_size = min(train.batch_size, len(dataset.train))
     if batch_size < group.world_size:
         raise ConfigError(
@@ -186,7 +188,7 @@ def _resolve(
         validate_every=plan.validation_interval(train, steps_per_epoch, batch_size, len(dataset.val)),
         class_weights=plan.class_weights(dataset.train.labels, dataset.num_classes, train),
         compile=train.compile,
-        precision=precision if train.precision == "auto" else None,
+        precision=precision,
         teacher=_teacher(config, dataset),
         hardware=describe_hardware(picked),
     )
