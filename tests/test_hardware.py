@@ -126,3 +126,21 @@ def test_models_that_cannot_fit_are_refused_before_they_are_built(monkeypatch):
         build(ViTConfig(dim=2**20, num_heads=2))
     with pytest.raises(ConfigError, match="parameters of this 'cnn' need more than"):
         build(CNNConfig(hidden=2**31 - 1))
+
+
+def test_one_bad_moment_does_not_decide_the_precision(monkeypatch):
+    """Products of one precision that are slow at first, as on a busy machine, are measured again later."""
+    calls = {torch.float32: 0, torch.bfloat16: 0}
+    now = 0.0
+
+    def linear(a: torch.Tensor, b: torch.Tensor) -> None:
+        nonlocal now
+        calls[a.dtype] += 1
+        busy = a.dtype is torch.bfloat16 and calls[a.dtype] <= 20
+        now += 3.0 if a.dtype is torch.float32 or busy else 1.0
+
+    monkeypatch.setattr(hardware, "flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(hardware, "bfloat16_works", lambda: True)
+    monkeypatch.setattr("torch.nn.functional.linear", linear)
+    monkeypatch.setattr("vitreous.hardware.time.perf_counter", lambda: now)
+    assert hardware.bfloat16_is_faster.__wrapped__()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
 import os
 import platform
 import subprocess
@@ -242,17 +243,18 @@ def bfloat16_is_faster() -> bool:
         return False
     import torch
 
-    def seconds(dtype: torch.dtype) -> float:
+    def product(dtype: torch.dtype) -> Callable[[], object]:
         a, b = torch.randn(4096, 128).to(dtype), torch.randn(256, 128).to(dtype)  # as a small ViT has them
-        torch.nn.functional.linear(a, b)
-        times = []
-        for _ in range(15):
-            start = time.perf_counter()
-            torch.nn.functional.linear(a, b)
-            times.append(time.perf_counter() - start)
-        return min(times)
+        return lambda: torch.nn.functional.linear(a, b)
 
-    return 1.5 * seconds(torch.bfloat16) <= seconds(torch.float32)
+    products = {dtype: product(dtype) for dtype in (torch.float32, torch.bfloat16)}
+    shortest = dict.fromkeys(products, math.inf)
+    for _ in range(60):  # in turn, for a tenth of a second: on a busy machine one of them alone can have a bad moment
+        for dtype, multiply in products.items():
+            start = time.perf_counter()
+            multiply()
+            shortest[dtype] = min(shortest[dtype], time.perf_counter() - start)
+    return 1.5 * shortest[torch.bfloat16] <= shortest[torch.float32]
 
 
 def matmul_gflops(seconds: float = 0.5, size: int = 1024, clock: Callable[[], float] = time.perf_counter) -> float:
