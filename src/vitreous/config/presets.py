@@ -199,14 +199,14 @@ def fashion_best() -> Config:
     return Config(
         name="fashion-best",
         model=ViTConfig(
-            patch_size=1, stem_channels=(64, 128), stem_depth=3, dim=128, depth=3, num_heads=4, mlp_dim=256
+            patch_size=1, stem_channels=(64, 128), stem_depth=2, dim=128, depth=3, num_heads=4, mlp_dim=256
         ),
         data=DataConfig(
             name="fashion-mnist", val_fraction=0.05, augment=AugmentConfig(shift=2, flip=True, erase=0.3)
         ),
         train=TrainConfig(
-            epochs=30, batch_size=128, optimizer="muon", muon_lr=0.01, lr=0.0025, weight_decay=0.05,
-            label_smoothing=0.1, ema_decay=0.998, precision="auto",
+            epochs=40, batch_size=128, optimizer="muon", muon_lr=0.01, lr=0.0025, weight_decay=0.05,
+            label_smoothing=0.1, ema_decay=0.998,
         ),
     )  # fmt: skip
 
