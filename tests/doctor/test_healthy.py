@@ -106,6 +106,22 @@ def test_timm(timm) -> None:
     assert_healthy(diagnose(modern), {"class-token-untrained", "attention-scale"})
 
 
+def test_timm_swin_with_one_block_per_stage(timm) -> None:
+    """No window is shifted, so windows never meet; the tokens of a window do."""
+    from timm.models.swin_transformer import SwinTransformer
+
+    sizes = {"img_size": 32, "patch_size": 2, "embed_dim": 24, "num_heads": (2, 4), "window_size": 4, "num_classes": 10}
+    assert diagnose(SwinTransformer(depths=(1, 1), **sizes)).ids() == {"patch-order-ignored"}
+
+
+def test_timm_convit_keeps_a_table_that_forward_makes(timm) -> None:
+    from timm.models.convit import ConVit
+
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4, "num_classes": 10}
+    diagnosis = diagnose(ConVit(local_up_to_layer=2, **sizes))
+    assert diagnosis.ids() == diagnosis.ids("note") == {"unregistered-tensors"}
+
+
 def test_torchvision(torchvision_vit) -> None:
     model = torchvision_vit.VisionTransformer(
         image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=10, dropout=0.1
