@@ -36,7 +36,7 @@ TRANSFORMER = {
     "class-token-untrained", "class-token-not-read", "skip-missing", "skip-normalised", "mlp-misses-attention",
     "branch-not-normalised", "branch-doubled", "activations-with-depth", "gradients-with-depth",
     "positions-repeated", "positions-unused", "softmax-missing", "tokens-masked", "weights-too-large",
-    "softmax-repeated", "projections-shared", "pooled-over-features",
+    "softmax-repeated", "projections-shared", "pooled-over-features", "norm-epsilon", "norm-repeated",
 }  # fmt: skip
 
 
