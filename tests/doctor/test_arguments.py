@@ -87,6 +87,15 @@ class PixelsAsTokens(Sized):
         return nn.functional.unfold(images, self.patch_size, stride=self.patch_size).mT
 
 
+class UpToALayer(Sized):
+    """As in ConViT: a number of layers that only matters below the depth."""
+
+    def __init__(self, depth: int = 2, plain_up_to_layer: int = 10) -> None:
+        super().__init__(depth=depth)
+        for block in self.blocks[plain_up_to_layer:]:
+            block.mlp[1] = nn.Tanh()
+
+
 class BiasOfAnUnusedLayer(Sized):
     def __init__(self, mlp_bias: bool = True) -> None:
         super().__init__()
@@ -374,6 +383,7 @@ def test_not_taken_for_something_else(
         (RefusesOddWidths, set()),
         (JointNeedsMore, set()),
         (PixelsAsTokens, set()),
+        (UpToALayer, set()),
         (BiasOfAnUnusedLayer, {"argument-without-effect"}),
         (OneLayerTooMany, {"depth-miscounted"}),
         (BesideAttention, {"mlp-misses-attention"}),

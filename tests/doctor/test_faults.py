@@ -346,6 +346,53 @@ class WindowsMaskedByMinus100(TinyViT):
             return (q @ k.mT * q.shape[-1] ** -0.5 + mask).softmax(dim=-1)
 
 
+class Windowed(TinyBlock):
+    """Attention within each quarter of the patches, with a bias per pair of places in it."""
+
+    def __init__(self, dim: int, num_heads: int):
+        super().__init__(dim, num_heads)
+        self.bias = nn.Parameter(torch.zeros(4, 4))
+
+    def weights(self, q: Tensor, k: Tensor) -> Tensor:
+        return (q @ k.mT * q.shape[-1] ** -0.5 + self.bias).softmax(dim=-1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        grid = x.unflatten(1, (2, 2, 2, 2)).transpose(2, 3)  # (B, row and column of the window, those in it, D)
+        x = super().forward(grid.reshape(-1, 4, x.shape[-1])).view_as(grid)
+        return x.transpose(2, 3).flatten(1, 4)
+
+
+class WithWindows(MeanPooled):
+    """As in Swin: sixteen patches in four windows, positions within these alone."""
+
+    patch, size = 3, 12
+    block = Windowed
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.class_token = self.positions = None
+
+    def embed(self, images: Tensor) -> Tensor:
+        return self.patchify(images)
+
+
+@has_only("patch-order-ignored")
+class WindowsThatAreNeverShifted(WithWindows):
+    """As in a Swin with one block per stage: tokens attend to those of their window, windows never meet."""
+
+
+@has_only()
+class WindowsThatAreShifted(WithWindows):
+    depth = 4
+
+    def encode(self, x: Tensor) -> Tensor:
+        for i, block in enumerate(self.blocks):
+            shift = i % 2
+            grid = x.unflatten(1, (4, 4)).roll((shift, shift), (1, 2))
+            x = block(grid.flatten(1, 2)).unflatten(1, (4, 4)).roll((-shift, -shift), (1, 2)).flatten(1, 2)
+        return x
+
+
 @has_only()
 class MaskedWithALearnedScale(TinyViT):
     """As in Swin v2: cosine attention, a learned temperature, and the mask of windows."""
@@ -1063,6 +1110,20 @@ class TableAsAttribute(TinyViT):
         return super().embed(images) + self.table
 
 
+class TableMadeInForward(TinyViT):
+    """As in ConViT: a plain tensor that the first forward pass replaces by a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.zeros(1, 1, 24)
+
+    def embed(self, images: Tensor) -> Tensor:
+        x = super().embed(images)
+        if self.table.shape[1] != x.shape[1]:
+            self.table = torch.outer(torch.arange(10) / 3, torch.arange(24) / 10).sin()[None]
+        return x + self.table
+
+
 class SpareMaskToken(TinyViT):
     def __init__(self) -> None:
         super().__init__()
@@ -1089,6 +1150,7 @@ class LowRank(TinyViT):
     ("finding", "model_class"),
     [
         ("unregistered-tensors", TableAsAttribute),
+        ("unregistered-tensors", TableMadeInForward),
         ("parameters-without-gradient", SpareMaskToken),
         ("branch-not-normalised", NoNormAnywhere),
         ("linear-after-linear", LowRank),

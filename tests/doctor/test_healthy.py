@@ -36,7 +36,7 @@ TRANSFORMER = {
     "class-token-untrained", "class-token-not-read", "skip-missing", "skip-normalised", "mlp-misses-attention",
     "branch-not-normalised", "branch-doubled", "activations-with-depth", "gradients-with-depth",
     "positions-repeated", "positions-unused", "softmax-missing", "tokens-masked", "weights-too-large",
-    "softmax-repeated", "projections-shared", "pooled-over-features",
+    "softmax-repeated", "projections-shared", "pooled-over-features", "norm-epsilon", "norm-repeated",
 }  # fmt: skip
 
 
@@ -104,6 +104,22 @@ def test_timm(timm) -> None:
     )  # fmt: skip
     # normalised queries need no scale
     assert_healthy(diagnose(modern), {"class-token-untrained", "attention-scale"})
+
+
+def test_timm_swin_with_one_block_per_stage(timm) -> None:
+    """No window is shifted, so windows never meet; the tokens of a window do."""
+    from timm.models.swin_transformer import SwinTransformer
+
+    sizes = {"img_size": 32, "patch_size": 2, "embed_dim": 24, "num_heads": (2, 4), "window_size": 4, "num_classes": 10}
+    assert diagnose(SwinTransformer(depths=(1, 1), **sizes)).ids() == {"patch-order-ignored"}
+
+
+def test_timm_convit_keeps_a_table_that_forward_makes(timm) -> None:
+    from timm.models.convit import ConVit
+
+    sizes = {"img_size": 32, "patch_size": 8, "embed_dim": 48, "depth": 3, "num_heads": 4, "num_classes": 10}
+    diagnosis = diagnose(ConVit(local_up_to_layer=2, **sizes))
+    assert diagnosis.ids() == diagnosis.ids("note") == {"unregistered-tensors"}
 
 
 def test_torchvision(torchvision_vit) -> None:

@@ -90,6 +90,14 @@ def regions(shape: Shape) -> list[tuple[slice, ...]]:
     return [(slice(start, stop),) for start, stop in itertools.pairwise(bounds)]
 
 
+def finer_regions(shape: Shape) -> Iterator[list[tuple[slice, ...]]]:
+    """Yield the same four parts with the first of them ever smaller; one of these parts the tokens of a window."""
+    axes = (1, 2) if is_image(shape) else (0,)
+    while max(shape[axis] for axis in axes) > 3:
+        shape = tuple(-(-size // 2) if axis in axes else size for axis, size in enumerate(shape))
+        yield regions(shape)
+
+
 # --- outputs -------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,6 +71,32 @@ def scalings(nodes: Iterable[Node]) -> Iterator[Scaling]:
             yield Scaling(names[0], origin(node.parents[0]), node)
         elif names and (steps := list(_by_hand(node))):
             yield Scaling(names[0], origin(_full_operands(steps[-1].node)[0]), node)
+
+
+@dataclass(frozen=True, eq=False)
+class Gain:
+    """The product of a hand-written norm with a parameter, of whatever shape."""
+
+    name: str
+    parameter: Tensor
+    norm: list[Norm]  # its scaling and its centring
+    node: Node
+
+
+def gains(nodes: Sequence[Node]) -> Iterator[Gain]:
+    """Yield every x̂ · γ of a hand-written norm, γ · (x − mean) / std included."""
+    divided: dict[int, Norm] = {}  # what is scaled by a statistic → that step
+    for node in nodes:
+        if node.op in ("mul", "div") and (full := _full_operands(node)):
+            divided |= {id(origin(full[0])): step for step in _by_hand(node) if step.node is node}
+    for node in nodes:
+        if node.op != "mul" or len(node.parents) != 2:
+            continue
+        for data, other in (node.parents, node.parents[::-1]):
+            leaf = without_views(other)
+            if data.from_input and leaf.kind == "parameter" and (steps := list(_by_hand(origin(data)))):
+                behind = [divided[id(node)]] if id(node) in divided else []
+                yield Gain(leaf.name, other.tensor, [*behind, *steps], node)
 
 
 def _by_hand(node: Node) -> Iterator[Norm]:

@@ -11,6 +11,7 @@ from vitreous.doctor.checks import (
     fresh,
     gradients,
     layout,
+    norm_details,
     norms,
     outputs,
     patches,
@@ -62,6 +63,9 @@ CHECKS: dict[str, Check] = {
     "mlp-misses-attention": residual.mlp_misses_attention,
     "norm-axis": norms.norm_axis,
     "norm-shared": norms.norm_shared,
+    "norm-epsilon": norm_details.norm_epsilon,
+    "norm-gain": norm_details.norm_gain,
+    "norm-repeated": norm_details.norm_repeated,
     "block-reused": structure.block_reused,
     "linear-after-linear": outputs.linear_after_linear,
     "unregistered-tensors": state.unregistered,
@@ -94,6 +98,6 @@ CHECKS: dict[str, Check] = {
 FROM_RECORDING = frozenset([
     "patches-scrambled", "heads-scrambled", "attention-scale", "softmax-axis", "softmax-missing", "softmax-repeated",
     "projections-shared", "causal-mask", "tokens-masked", "skip-missing", "skip-normalised", "branch-not-normalised",
-    "branch-doubled", "mlp-misses-attention", "norm-axis", "norm-shared", "block-reused", "linear-after-linear",
-    "pooled-over-features",
+    "branch-doubled", "mlp-misses-attention", "norm-axis", "norm-shared", "norm-epsilon", "norm-gain", "norm-repeated",
+    "block-reused", "linear-after-linear", "pooled-over-features",
 ])  # fmt: skip

@@ -66,7 +66,11 @@ def argument_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
         shaping = name in values and _is_shaping(name)
         runs = [one for one in seen if not one.error]
         # a value that does not run has an effect; a patch size may have one on the table of positions alone
-        if runs and (shaping or len(runs) == len(seen)) and all(_same(base, one, shaping) for one in runs):
+        if not runs or not (shaping or len(runs) == len(seen)) or not all(_same(base, one, shaping) for one in runs):
+            continue
+        # a number that is compared with another (the layer up to which …) may have an effect only when it is small
+        small = _built(tested, {name: 1}) if type(values.get(name)) is int and values[name] > 3 else runs[0]
+        if (shaping and small.error) or _same(base, small, shaping):
             without.append(name)
     if not tried:
         raise NotMeasured("no argument could be changed by itself")

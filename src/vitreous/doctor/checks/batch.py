@@ -15,7 +15,7 @@ from torch import Tensor
 from vitreous.doctor.attention_ops import attention_ops
 from vitreous.doctor.checks.layout import is_between_channels
 from vitreous.doctor.findings import Finding, NotMeasured, finding
-from vitreous.doctor.model_io import max_moved, regions
+from vitreous.doctor.model_io import finer_regions, max_moved, regions
 from vitreous.doctor.model_under_test import BATCH_SIZE, ModelUnderTest
 from vitreous.reports.formats import join, percent, plural
 
@@ -153,6 +153,11 @@ def tokens_never_attend(tested: ModelUnderTest) -> Iterator[Finding]:
         reasons = dict.fromkeys(reasons, "each token puts its whole weight on itself")
     if "" in reasons.values():
         return
+    for finer in finer_regions(tested.shape) if _SAME_TOKEN in " ".join(reasons.values()) else ():
+        by_region = [values(0, region) for region in finer]  # attention within windows smaller than a quadrant
+        for i in reasons:
+            if _why_separate(base[i], [run[i] for run in by_image], [run[i] for run in by_region]) == "":
+                return
     first, reason = next(iter(reasons.items()))
     module = tested.attention[first].module
     yield finding(
@@ -169,6 +174,9 @@ def between_channels(tested: ModelUnderTest) -> bool:
     return bool(ops) and all(
         is_between_channels(tested.graph, op) and not (op.scores and op.scores.is_normalised) for op in ops
     )
+
+
+_SAME_TOKEN = "are parts of the same token"
 
 
 def _why_separate(values: Tensor, by_image: list[Tensor], by_region: list[Tensor]) -> str | None:
@@ -200,7 +208,7 @@ def _why_separate(values: Tensor, by_image: list[Tensor], by_region: list[Tensor
     if most <= 1:
         return f"the {positions} positions that attend to each other come from different images of the batch"
     if len(signature[owned[0]].unique()) > 1:
-        return f"the {positions} positions that attend to each other are parts of the same token (its heads?)"
+        return f"the {positions} positions that attend to each other {_SAME_TOKEN} (its heads?)"
     return None
 
 

@@ -108,11 +108,14 @@ def order_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
             if moved < 1e-3 * between_images and _is_same_in_double(tested, model, batch, shuffled):
                 what = f"the {block}×{block} blocks of an image" if block else "the patches"
                 but = " (the first one aside, whose token is read in place of a class token)" if is_first_fixed else ""
+                inside = _moved_inside(tested, model, batch, block)
+                windows = inside >= 1e-3 * between_images
                 yield finding(
                     "patch-order-ignored",
-                    f"the order of the patches does not matter: with {what}{but} shuffled, {percent(moved)} of the"
-                    f" probability moves, against {percent(between_images)} between two images (all parameters"
-                    " randomised).",
+                    f"the order of {what if windows else 'the patches'} does not matter: with"
+                    f" {'them' if windows else what}{but} shuffled, {percent(moved)} of the probability moves, against"
+                    f" {percent(between_images)} between two images (all parameters randomised)"
+                    + (f"; the order of the patches inside them does, {percent(inside)}." if windows else "."),
                 )
                 return
     if (alike := _exchangeable_patches(tested)) is not None and 4 * alike[0] >= alike[1]:
@@ -121,6 +124,18 @@ def order_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
             f"{alike[0]} of {alike[1]} patches have no place of their own: with one patch of an otherwise uniform image"
             " changed, the output is the same wherever among them it is (all parameters randomised).",
         )
+
+
+def _moved_inside(tested: ModelUnderTest, model: nn.Module, images: Tensor, block: int) -> float:
+    """Return the probability that shuffling the patches of the blocks moves; 0 where their side is unknown."""
+    side = _side_of_first_layer(tested) if block else None
+    if side is None or block % side or block == side:
+        return 0.0
+    shuffled = _shuffle(images, side, False, tested.generator(3))
+    if shuffled is None:
+        return 0.0
+    original = tested.log_probabilities(model, images)
+    return max_moved(original, tested.log_probabilities(model, shuffled))
 
 
 def _is_same_in_double(tested: ModelUnderTest, model: nn.Module, images: Tensor, others: Tensor) -> bool:
@@ -165,17 +180,24 @@ def _patch_side(tested: ModelUnderTest) -> int | None:
     """Return the side of the patches where all attention is between all of them; None where it is not known."""
     if not is_image(tested.shape) or tested.fixed_batch_size or tested.is_slow or not tested.has_attention:
         return None
-    channels, height, width = tested.shape
+    _, height, width = tested.shape
     convolutions = [node for node in tested.recording.nodes if node.op == "convolution" and node.tensor.ndim == 4]
-    layers = [layer for node in tested.recording.nodes if (layer := patch_layer(node) or linear_op(node)) is not None]
     tokens = {op.weights.shape[-1] for op in tested.attention if op.scores is not None}
-    if len(convolutions) > 1 or not layers or len(tokens) != 1:
-        return None
-    side = round((layers[0].in_features / channels) ** 0.5)
-    if side**2 * channels != layers[0].in_features or height % side or width % side:
+    side = _side_of_first_layer(tested)
+    if len(convolutions) > 1 or side is None or len(tokens) != 1:
         return None
     count = height // side * (width // side)
     return side if 4 <= count <= 256 and 0 <= next(iter(tokens)) - count <= 8 else None
+
+
+def _side_of_first_layer(tested: ModelUnderTest) -> int | None:
+    """Return the side of the square patches that the first linear layer reads; None where it reads something else."""
+    channels, height, width = tested.shape
+    layers = [layer for node in tested.recording.nodes if (layer := patch_layer(node) or linear_op(node)) is not None]
+    side = round((layers[0].in_features / channels) ** 0.5) if layers else 0
+    if not side or side**2 * channels != layers[0].in_features or height % side or width % side:
+        return None
+    return side
 
 
 def _require_sight(tested: ModelUnderTest) -> None:
