@@ -826,6 +826,18 @@ class DropoutOfTheKernel(TinyViT):
         return F.dropout(super().encode(x), self.dropout.p, self.training)
 
 
+@has_only("image-ignored")
+class BranchesThrownAway(TinyViT):
+    """What a block computes is not read: its skip connection is there, so skip-missing would name the wrong cause."""
+
+    class block(TinyBlock):
+        def forward(self, x: Tensor) -> Tensor:
+            super().forward(x)
+            return x
+
+    depth = 3
+
+
 @has_only("backward-fails")
 class ChangedInPlace(TinyViT):
     def encode(self, x: Tensor) -> Tensor:

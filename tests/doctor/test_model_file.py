@@ -88,10 +88,21 @@ def test_definitions_only(folder) -> None:
         ("vit.py:number", "no value can be guessed for the argument 'mystery'"),
         ("nothing.py:ViT", "There is no file"),
         ("broken.py:ViT", "importing it failed: SyntaxError"),
+        ("package/misspelt.py:make", "cannot import name 'Parts'"),
+        ("uses_faulty.py:make", "importing 'faulty' fails here: RuntimeError: no such operator"),
     ],
 )
 def test_refusals(folder, target: str, message: str) -> None:
     (folder / "broken.py").write_text("class ViT(:\n")
+    (folder / "package" / "misspelt.py").write_text(
+        "from .parts import Parts\ndef make(dim):\n    return Parts(dim, 2)\n"
+    )
+    # installed, but broken on this machine, as a package is whose compiled part is missing
+    (folder / "faulty").mkdir()
+    (folder / "faulty" / "__init__.py").write_text(
+        "def f():\n    raise RuntimeError('no such operator')\n\nclass C:\n    f()\n"
+    )
+    (folder / "uses_faulty.py").write_text("from faulty import crop\ndef make(dim):\n    return crop(dim)\n")
     with pytest.raises(VitreousError, match=message.replace("(", r"\(")):
         target_model(f"{folder}/{target}")
 

@@ -97,7 +97,7 @@ def attention_ops(recorder: Recorder) -> list[AttentionOp]:
                     logits=logits.tensor,
                     unmasked=_without_masks(logits).tensor,
                     softmax_dim=softmax.dim,
-                    scores=_score_product(logits, 1.0),
+                    scores=score_product(logits),
                 )
             )
     return found
@@ -210,7 +210,7 @@ def _without_masks(node: Node) -> Node:
         node = data[0]
 
 
-def _score_product(node: Node, scale: float, depth: int = 0) -> ScoreProduct | None:
+def score_product(node: Node, scale: float = 1.0, depth: int = 0) -> ScoreProduct | None:
     """Walk from the softmax's input back to the product q·k, past scaling, biases and masks."""
     node, factor = unscaled(node)
     scale *= factor
@@ -223,7 +223,7 @@ def _score_product(node: Node, scale: float, depth: int = 0) -> ScoreProduct | N
         return ScoreProduct(node, query, key, key_node, scale * before, scale)
     if node.op in ("add", "sub", "masked_fill", "where", "clamp", "nan_to_num") and depth < 8:
         for parent in node.parents:
-            if parent.from_input and (found := _score_product(parent, scale, depth + 1)) is not None:
+            if parent.from_input and (found := score_product(parent, scale, depth + 1)) is not None:
                 return found
     return None
 

@@ -140,7 +140,7 @@ def _import(path: Path) -> ModuleType:
             with _importing(folder), time_limit(f"importing {path}"):
                 return importlib.import_module(name)
         except ImportError as failed:
-            error = error or failed
+            error = failed  # of the last try: the ones before could not know the package
             if not any(reason in str(failed) for reason in ("relative import", "is not a package")):
                 break
         except VitreousError:
@@ -230,8 +230,10 @@ class _DefinitionsLoader(importlib.machinery.SourceFileLoader):
                 exec(code, vars(module))
             except (ImportError, VitreousError):
                 raise
-            except Exception:
-                if isinstance(statement, ast.ClassDef | ast.FunctionDef):
+            except Exception as error:
+                if isinstance(statement, ast.Import | ast.ImportFrom):  # installed, and broken on this machine
+                    vars(module).update(_unimportable(statement, error))
+                elif isinstance(statement, ast.ClassDef | ast.FunctionDef):
                     raise  # an assignment that fails (data that are not here) may not be needed
 
 
@@ -305,19 +307,30 @@ class _PlaceholderModule(ModuleType):
         return _placeholder(self.__name__, name)
 
 
-def _placeholder(module: str, name: str) -> type:
+def _unimportable(statement: ast.Import | ast.ImportFrom, error: Exception) -> dict[str, Any]:
+    """Return placeholders for the names that this statement was to import."""
+    found: dict[str, Any] = {}
+    for alias in statement.names:
+        module = statement.module or "" if isinstance(statement, ast.ImportFrom) else alias.name
+        why = f"importing {module!r} fails here: {type(error).__name__}: {error}"
+        found[alias.asname or alias.name.partition(".")[0]] = _placeholder(module, alias.name, why)
+    return found
+
+
+def _placeholder(module: str, name: str, why: str = "") -> type:
     """Return a class that can be inherited from, and fails when it is called."""
     missing = module.partition(".")[0]
+    why = why or f"the module {missing!r} is missing: pip install {missing}"
 
     class Meta(type):
         def __getattr__(cls, attribute: str) -> Any:
             if attribute.startswith("__"):
                 raise AttributeError(attribute)
-            return _placeholder(module, attribute)
+            return _placeholder(module, attribute, why)
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             if cls.__name__ == name:
-                raise MissingModule(f"the module {missing!r} is missing: pip install {missing}")
+                raise MissingModule(why)
             return super().__call__(*args, **kwargs)
 
     return Meta(name, (nn.Module,) if name.endswith("Module") else (), {})

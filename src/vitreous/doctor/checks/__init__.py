@@ -51,6 +51,7 @@ CHECKS: dict[str, Check] = {
     "softmax-axis": attention.softmax_axis,
     "softmax-missing": attention.softmax_missing,
     "softmax-repeated": attention.softmax_repeated,
+    "attention-summed": attention.weights_summed,
     "projections-shared": attention.projections_shared,
     "causal-mask": attention.causal,
     "tokens-masked": attention.masked_tokens,
@@ -70,6 +71,7 @@ CHECKS: dict[str, Check] = {
     "linear-after-linear": outputs.linear_after_linear,
     "unregistered-tensors": state.unregistered,
     "device-fixed": state.device_fixed,
+    "training-mode-fails": gradients.training_mode_fails,
     "backward-fails": gradients.backward_fails,
     "class-token-untrained": gradients.class_token_untrained,
     "class-token-not-read": class_token.not_read,
@@ -97,7 +99,7 @@ CHECKS: dict[str, Check] = {
 #: Checks that need nothing but one recorded forward pass: also of a model that is too large for the others.
 FROM_RECORDING = frozenset([
     "patches-scrambled", "heads-scrambled", "attention-scale", "softmax-axis", "softmax-missing", "softmax-repeated",
-    "projections-shared", "causal-mask", "tokens-masked", "skip-missing", "skip-normalised", "branch-not-normalised",
-    "branch-doubled", "mlp-misses-attention", "norm-axis", "norm-shared", "norm-epsilon", "norm-gain", "norm-repeated",
-    "block-reused", "linear-after-linear", "pooled-over-features",
+    "attention-summed", "projections-shared", "causal-mask", "tokens-masked", "skip-missing", "skip-normalised",
+    "branch-not-normalised", "branch-doubled", "mlp-misses-attention", "norm-axis", "norm-shared", "norm-epsilon",
+    "norm-gain", "norm-repeated", "block-reused", "linear-after-linear", "pooled-over-features",
 ])  # fmt: skip

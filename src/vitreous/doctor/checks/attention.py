@@ -12,6 +12,7 @@ from vitreous.doctor.attention_ops import (
     AttentionOp,
     ScoreProduct,
     attention_ops,
+    score_product,
     softmax_of,
     unnormalised_attention,
 )
@@ -19,7 +20,7 @@ from vitreous.doctor.checks.batch import between_channels
 from vitreous.doctor.checks.layout import compares_tokens, is_between_channels, weighs_tokens
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.model_under_test import ModelUnderTest
-from vitreous.reports.formats import number, percent
+from vitreous.reports.formats import number, percent, plural
 
 #: exp(−87.3) = 1.2e-38: below, float32 has only denormal numbers, then zero.
 UNDERFLOW = 87.3
@@ -149,6 +150,27 @@ def softmax_missing(tested: ModelUnderTest) -> Iterator[Finding]:
         level=None if plain else "note",  # other activations are used on purpose
         module=op.module,
     )
+
+
+def weights_summed(tested: ModelUnderTest) -> Iterator[Finding]:
+    """The weights of a token must meet the values one by one: summed first, they are 1, whatever the scores."""
+    used = {id(op.logits_node) for op in attention_ops(tested.recording)}
+    summed = []
+    for node in tested.graph.nodes:
+        softmax = softmax_of(node.parents[0]) if node.op == "sum" and node.from_input and node.parents else None
+        if softmax is None or id(softmax.logits) in used or score_product(softmax.logits) is None:
+            continue
+        sums = node.tensor.detach()
+        if float((sums - 1).abs().max()) < 1e-3 and node.parents[0].tensor.numel() > sums.numel():
+            summed.append(node)
+    if summed:
+        yield finding(
+            "attention-summed",
+            f"in {plural(len(summed), 'attention')}, first `{summed[0].module or 'forward'}`, the weights of a token"
+            " are summed before they are multiplied with the values: the sum is always 1, so every token gets the sum"
+            " of all values, and queries and keys have no effect.",
+            module=summed[0].module,
+        )
 
 
 def masked_tokens(tested: ModelUnderTest) -> Iterator[Finding]:

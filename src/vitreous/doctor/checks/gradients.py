@@ -18,6 +18,23 @@ from vitreous.doctor.recording import without_views
 from vitreous.reports.formats import plural
 
 
+def training_mode_fails(tested: ModelUnderTest) -> Iterator[Finding]:
+    """What runs in eval mode must run in training mode too."""
+    images = tested.batch if tested.fixed_batch_size else tested.batch[:2]
+    with tested.borrowed(training=True) as model, torch.no_grad():
+        try:
+            model(images.clone())
+            return
+        except Exception as error:
+            message = str(error).strip().splitlines()[0] if str(error).strip() else "no message"
+            failed = f"{type(error).__name__}: {message}"
+    yield finding(
+        "training-mode-fails",
+        f"{plural(len(images), 'image')} can be predicted in eval mode, but after model.train() the forward pass stops"
+        f" with {failed}",
+    )
+
+
 def backward_fails(tested: ModelUnderTest) -> Iterator[Finding]:
     """The outputs must have a gradient, in training mode."""
     images = tested.batch if tested.fixed_batch_size else tested.batch[:2]

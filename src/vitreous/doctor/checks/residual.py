@@ -246,6 +246,9 @@ def _blocks_without_skip(tested: ModelUnderTest, stages: list[tuple[Node, list[A
     """
     before: Node | None = None
     for (start, ops), (end, _) in itertools.pairwise(stages):
+        is_read = tested.graph.output is None or tested.graph.depends(tested.graph.output, ops[0].product)
+        if not is_read:  # the branch is computed and thrown away, which is another fault
+            continue
         if start.tensor.shape == end.tensor.shape and not _leads_past(tested.graph, ops[0].product, end, before):
             yield ops[0].module
         before = ops[0].product if start.tensor.shape == end.tensor.shape else None
