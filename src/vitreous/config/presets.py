@@ -155,7 +155,7 @@ def mnist_best() -> Config:
     return base.replace(
         name="mnist-best",
         model=base.model.replace(patch_size=1, stem_channels=(32, 64), stem_depth=3, tokens=28, depth=4),
-        train=base.train.replace(epochs=32, precision="auto"),
+        train=base.train.replace(epochs=24, precision="auto"),
     )
 
 
