@@ -286,3 +286,23 @@ def test_assert_healthy(no_overfitting) -> None:
         assert_healthy(Broken(), input_shape=(1, 12, 12))
     assert_healthy(Broken(), input_shape=(1, 12, 12), ignore=["probabilities-not-logits"])
     assert isinstance(Broken(), nn.Module)
+
+
+GREY = """
+from torch import nn
+
+class Grey(nn.Module):
+    def __init__(self, img_size=28, dim=8):
+        super().__init__()
+        self.proj = nn.Conv2d(1, dim, 7, 7)
+        self.head = nn.Linear(dim, 10)
+
+    def forward(self, images):
+        return self.head(self.proj(images).flatten(2).mean(-1))
+"""
+
+
+def test_the_channels_that_the_model_takes_where_no_argument_states_them(tmp_path) -> None:
+    (tmp_path / "grey.py").write_text(GREY)
+    _, known = target_model(f"{tmp_path / 'grey.py'}:Grey")
+    assert known["input_shape"] == (1, 28, 28)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import copy
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -20,10 +21,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 
 from vitreous.doctor.findings import MissingModule
-from vitreous.doctor.guessing import Settings, guess_arguments
+from vitreous.doctor.guessing import Settings, Shape, guess_arguments
+from vitreous.doctor.model_io import is_image
 from vitreous.errors import VitreousError
 from vitreous.reports.formats import join
 
@@ -85,7 +88,18 @@ def build(
         ) from error
     if not isinstance(model, nn.Module):
         raise VitreousError(f"{target} returned a {type(model).__name__}, not an nn.Module")
-    return model, {"constructor": (found, arguments), "input_shape": input_shape or shape}
+    return model, {"constructor": (found, arguments), "input_shape": input_shape or _accepted(model, shape)}
+
+
+def _accepted(model: nn.Module, shape: Shape | None) -> Shape | None:
+    """Return the guessed shape, or the one with another number of channels if the model takes only that."""
+    if shape is None or not is_image(shape):
+        return shape
+    for channels in (shape[0], 1, 3):
+        with contextlib.suppress(Exception), torch.no_grad():
+            copy.deepcopy(model).eval()(torch.zeros(2, channels, *shape[1:]))
+            return (channels, *shape[1:])
+    return shape  # the diagnosis says why it is not accepted
 
 
 def _parts(path: Path) -> set[str]:

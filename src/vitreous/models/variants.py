@@ -40,8 +40,8 @@ class ConvStem(nn.Sequential):
     def forward(self, images: Tensor) -> Tensor:
         x: Tensor = super().forward(images)
         if x.requires_grad and not torch.compiler.is_compiling():
-            # where blank patches are skipped, the gradient comes in another layout, in which a GELU's backward takes six
-            # times as long: a training step of `mnist-best` is 9 % faster (docs/log.md)
+            # where blank patches are skipped, the gradient comes in another layout, in which a GELU's backward takes
+            # six times as long: a training step of `mnist-best` is 9 % faster (docs/log.md)
             x.register_hook(_channels_last)
         return x
 
