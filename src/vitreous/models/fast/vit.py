@@ -44,23 +44,28 @@ class FastAttention(Attention):
             return self._first_token(x)
         if not self.fused and _autograd_records(x):
             return self.proj(packed_attention(self.qkv(x), self.num_heads))
-        return self._attend(*self._split(self.qkv(x), 3))
+        return self._attend(x)
 
     def _first_token(self, x: Tensor) -> Tensor:
-        """It needs one query, and all keys and values."""
-        D = x.shape[-1]
-        weight, bias = self.qkv.weight, self.qkv.bias
-        query = F.linear(x[:, :1], weight[:D], None if bias is None else bias[:D])
-        keys_values = F.linear(x, weight[D:], None if bias is None else bias[D:])
-        return self._attend(*self._split(query, 1), *self._split(keys_values, 2))
+        """Attend with one query, without keys and values: q·(W_k x) is (q W_k)·x, and Σ a W_v x is W_v Σ a x.
 
-    def _split(self, projected: Tensor, parts: int) -> tuple[Tensor, ...]:
-        """Return `parts` tensors (B, H, N, K), copied once so that the products read contiguous memory."""
-        B, N, width = projected.shape
-        heads = projected.view(B, N, parts, self.num_heads, width // parts // self.num_heads)
-        return heads.permute(2, 0, 3, 1, 4).contiguous().unbind(0)
+        So the two largest products over all tokens become one with H columns each (docs/log.md). The keys' bias adds
+        the same to every logit, which softmax removes.
+        """
+        D, H = x.shape[-1], self.num_heads
+        w_q, w_k, w_v = self.qkv.weight.view(3, D, D).unbind(0)
+        b_q, b_v = (None, None) if self.qkv.bias is None else (self.qkv.bias[:D], self.qkv.bias[2 * D :])
+        q = F.linear(x[:, 0], w_q, b_q) * (D // H) ** -0.5
+        q_keys = q.unflatten(1, (H, -1)).transpose(0, 1) @ w_k.unflatten(0, (H, -1))  # (H, B, D)
+        weights = (q_keys.transpose(0, 1) @ x.mT).softmax(dim=-1)  # (B, H, N)
+        heads = (weights @ x).transpose(0, 1) @ w_v.unflatten(0, (H, -1)).mT  # (H, B, K)
+        attended = heads.transpose(0, 1).flatten(1)  # (B, D)
+        return self.proj(attended if b_v is None else attended + b_v)[:, None]
 
-    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def _attend(self, x: Tensor) -> Tensor:
+        """Attend by torch's kernel or by plain products."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.num_heads, -1))
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).contiguous().unbind(0)  # each (B, H, N, K), so that products read rows
         if self.fused:
             heads = F.scaled_dot_product_attention(q, k, v)  # (B, H, N, K)
         else:
