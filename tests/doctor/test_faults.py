@@ -1280,7 +1280,8 @@ def test_faults_in_the_data(
 def test_clean_data_are_measured_without_findings() -> None:
     diagnosis = diagnose(TinyViT(), pictures(), LABELS, test_images=pictures() + 1)
     assert not diagnosis.findings
-    arguments = {"argument-without-effect", "argument-fails", "depth-miscounted"}  # there is no constructor
+    # there is no constructor
+    arguments = {"argument-without-effect", "argument-fails", "depth-miscounted", "dropout-not-passed-on"}
     assert {item.id for item in diagnosis.not_measured} == arguments
 
 

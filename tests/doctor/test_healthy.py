@@ -18,7 +18,7 @@ LARGE = [name for name in PRESETS if name not in SMALL and isinstance(preset(nam
 #: Checks that are not measured without data, or without a constructor that takes arguments.
 NEEDS_DATA = {
     "inputs-wrong-range", "inputs-not-normalised", "inputs-channel-order", "labels-out-of-range", "train-test-overlap",
-    "argument-without-effect", "argument-fails", "depth-miscounted",
+    "argument-without-effect", "argument-fails", "depth-miscounted", "dropout-not-passed-on",
 }  # fmt: skip
 
 
@@ -37,6 +37,7 @@ TRANSFORMER = {
     "branch-not-normalised", "branch-doubled", "activations-with-depth", "gradients-with-depth",
     "positions-repeated", "positions-unused", "softmax-missing", "tokens-masked", "weights-too-large",
     "softmax-repeated", "projections-shared", "pooled-over-features", "norm-epsilon", "norm-repeated",
+    "skip-multiplied", "branch-activation", "projection-missing",
 }  # fmt: skip
 
 

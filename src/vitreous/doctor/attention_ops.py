@@ -103,6 +103,29 @@ def attention_ops(recorder: Recorder) -> list[AttentionOp]:
     return found
 
 
+@dataclass(frozen=True, eq=False)
+class SummedWeights:
+    """Weights of tokens that are summed before they meet the values, so that each sum is 1."""
+
+    total: Node  # the sums
+    softmax: Softmax
+    scores: ScoreProduct
+
+
+def summed_weights(recorder: Recorder, ops: list[AttentionOp]) -> list[SummedWeights]:
+    """Return the softmaxes over q·k whose weights are summed, apart from those of `ops`."""
+    used = {id(op.logits_node) for op in ops}
+    found = []
+    for node in recorder.nodes:
+        softmax = softmax_of(node.parents[0]) if node.op == "sum" and node.from_input and node.parents else None
+        if softmax is None or id(softmax.logits) in used or (scores := score_product(softmax.logits)) is None:
+            continue
+        sums = node.tensor.detach()
+        if float((sums - 1).abs().max()) < 1e-3 and node.parents[0].tensor.numel() > sums.numel():
+            found.append(SummedWeights(node, softmax, scores))
+    return found
+
+
 def softmax_of(node: Node) -> Softmax | None:
     """Return the softmax whose result this is, with views, dropout and scaling at most in between."""
     return _softmax(_undropped(node)[0])
@@ -150,7 +173,8 @@ def _before_shift(node: Node) -> Node:
 
 
 #: What may lie between the scores and their use as weights: scaling, biases, masks and activations.
-_ON_SCORES = frozenset(["mul", "div", "add", "sub", "masked_fill", "where", "tril", "triu", "clamp", "nan_to_num"])
+_ON_SCORES = frozenset(["mul", "div", "add", "sub", "masked_fill", "where", "tril", "triu", "clamp", "nan_to_num",
+    "index_put"])  # fmt: skip
 _ACTIVATIONS = frozenset(["relu", "sigmoid", "tanh", "gelu", "silu", "elu", "softplus", "exp", "pow", "leaky_relu",
     "clamp_min", "hardtanh", "threshold", "abs", "square"])  # fmt: skip
 
@@ -205,7 +229,7 @@ def _without_masks(node: Node) -> Node:
     while True:
         inner = without_views(node)
         data = [parent for parent in inner.parents if parent.from_input]
-        if inner.op not in ("add", "sub", "masked_fill", "where") or len(data) != 1:
+        if inner.op not in ("add", "sub", "masked_fill", "where", "index_put") or len(data) != 1:
             return inner if inner.tensor.shape[-1] == node.tensor.shape[-1] else node
         node = data[0]
 
@@ -221,7 +245,7 @@ def score_product(node: Node, scale: float = 1.0, depth: int = 0) -> ScoreProduc
         (_, query_factor), (key_node, key_factor) = unscaled(query), unscaled(key)
         before = query_factor * key_factor * float(node.options.get("alpha", 1))
         return ScoreProduct(node, query, key, key_node, scale * before, scale)
-    if node.op in ("add", "sub", "masked_fill", "where", "clamp", "nan_to_num") and depth < 8:
+    if node.op in ("add", "sub", "masked_fill", "where", "clamp", "nan_to_num", "index_put") and depth < 8:
         for parent in node.parents:
             if parent.from_input and (found := score_product(parent, scale, depth + 1)) is not None:
                 return found

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitreous.doctor.checks import CHECKS, FROM_RECORDING
 from vitreous.doctor.findings import Diagnosis, Finding, NotMeasured, Unmeasured
-from vitreous.doctor.model_under_test import Constructor, ModelUnderTest
+from vitreous.doctor.model_under_test import NO_TIME, Constructor, ModelUnderTest
 from vitreous.doctor.randomness import restored_global_state
 from vitreous.errors import VitreousError
 
@@ -67,8 +67,9 @@ def diagnose(
             if "not-a-classifier" in {found.id for found in findings}:
                 not_measured.append(Unmeasured(name, "the model is not a classifier"))
                 continue
-            if tested.is_far_too_late and name not in FROM_RECORDING:
-                not_measured.append(Unmeasured(name, "the model is large: the CPU time of a diagnosis is used up"))
+            tested.is_limited = name not in FROM_RECORDING
+            if tested.is_far_too_late and tested.is_limited:
+                not_measured.append(Unmeasured(name, NO_TIME))
                 continue
             try:
                 found = list(check(tested))

@@ -7,6 +7,7 @@ attributes, gradients), so a model that cannot be copied is examined itself and 
 from __future__ import annotations
 
 import copy
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.doctor import model_io
-from vitreous.doctor.attention_ops import AttentionOp, attention_ops
+from vitreous.doctor.attention_ops import AttentionOp, SummedWeights, attention_ops, summed_weights
 from vitreous.doctor.findings import MissingModule, NotMeasured
 from vitreous.doctor.graph import Graph
 from vitreous.doctor.model_io import Shape
@@ -29,8 +30,10 @@ from vitreous.errors import VitreousError
 
 BATCH_SIZE = 32  # large enough to show dependence on the batch, quick on two cores
 CPU_SECONDS = 30.0  # of CPU time: slow checks (overfitting) stop here and are not measured
+MOST_CPU_SECONDS = 1.5 * CPU_SECONDS  # all that runs the model again stops here, in the middle of a check
 SLOW_SECONDS_PER_IMAGE = 0.02  # from here on most checks use fewer images
 VERY_SLOW_SECONDS_PER_IMAGE = 0.5
+NO_TIME = "the model is large: the CPU time of a diagnosis is used up"
 BATCH_SIZES = (2, 1, 4, 8, 16, 32, 64, 100, 128)  # tried in this order until the model runs
 
 Constructor = tuple[Callable[..., nn.Module], dict[str, Any]]
@@ -53,7 +56,9 @@ class ModelUnderTest:
 
     def __post_init__(self) -> None:
         # CPU time, not wall time: other processes must not decide what is measured
-        self.deadline = time.thread_time() + CPU_SECONDS
+        self.start = time.thread_time()
+        self.deadline = self.start + CPU_SECONDS
+        self.is_limited = False  # set for checks that need more than the recording
         self.refusals: dict[int, str] = {}  # batch size → the error it raises
         self.is_unbatched = False
         #: (B, H, W, C) is what the model takes; it is given (B, C, H, W), which a hook permutes
@@ -200,9 +205,23 @@ class ModelUnderTest:
             self.fixed_batch_size = 1
             return images[:1]
         raise VitreousError(
-            f"The model does not accept inputs of shape {(2, *images.shape[1:])}: {self.refusals[2]};"
-            " give its shape: --input-shape 1,28,28 (or images=...)"
+            f"The model does not accept inputs of shape {(2, *images.shape[1:])}: {self.refusals[2]}"
+            f"{self._other_refusal()}; give its shape: --input-shape 1,28,28 (or images=...)"
         )
+
+    def _other_refusal(self) -> str:
+        """Describe the error of the one batch size that fails elsewhere, and layers without any weights."""
+        kinds: dict[str, list[int]] = {}
+        for size, error in self.refusals.items():
+            kinds.setdefault(re.sub(r"\d+", "0", error), []).append(size)
+        text = "".join(
+            f"; with a batch of {sizes[0]} it fails elsewhere: {self.refusals[sizes[0]]}"
+            for sizes in kinds.values()
+            if len(sizes) == 1 < len(self.refusals) - 1 and sizes[0] != 2
+        )
+        empty = [name for name, parameter in self.model.named_parameters() if parameter.numel() == 0]
+        shapes = {name: tuple(parameter.shape) for name, parameter in self.model.named_parameters()}
+        return text + (f" (`{empty[0]}` has the shape {shapes[empty[0]]}: no weights at all)" if empty else "")
 
     def _refusal(self, model: nn.Module, images: Tensor) -> dict[int, str]:
         """Return the error that these images raise, by their number: two of them may be accepted by a constant 2."""
@@ -243,6 +262,7 @@ class ModelUnderTest:
     @contextmanager
     def borrowed(self, *, randomised: bool = False, training: bool = False) -> Iterator[nn.Module]:
         """Lend the model, in eval mode unless `training`, with random parameters if `randomised`; restore it after."""
+        self._require_time()
         with restored(self.model):
             self.model.train(training)
             if randomised:
@@ -253,6 +273,7 @@ class ModelUnderTest:
         self, model: nn.Module, images: Tensor, *, mode: AbstractContextManager | None = None, grad: bool = False
     ) -> Tensor:
         """Return the model's raw outputs, (B, classes); random draws give their expectation unless `mode` is given."""
+        self._require_time()
         with torch.set_grad_enabled(grad), mode if mode is not None else self._draws():
             return model_io.logits_in(model(images.clone()))  # some models change their input in place
 
@@ -300,23 +321,30 @@ class ModelUnderTest:
         """What several checks of one module share."""
         return {}
 
-    def require_repeatable(self) -> None:
-        """Raise unless the model, with deterministic draws, gives the same outputs twice."""
-        if not self._repeatable:
+    def require_repeatable(self, *, randomised: bool = False) -> None:
+        """Raise unless the model, with deterministic draws, gives the same finite outputs twice.
+
+        With `randomised`, outputs that are finite with random parameters are enough.
+        """
+        is_finite, is_repeatable = self._repeatable
+        if not is_finite and not randomised:
+            raise NotMeasured("the model's outputs are not finite")
+        if not is_repeatable:
             raise NotMeasured("the model's outputs for the same images vary, so they cannot be compared")
 
     @cached_property
-    def _repeatable(self) -> bool:
-        with self.borrowed() as model:
-            first, second = (self.log_probabilities(model, self.batch) for _ in range(2))
-        if not bool(torch.isfinite(first).all()):
-            raise NotMeasured("the model's outputs are not finite")
-        return model_io.max_moved(first, second) < 1e-6
+    def _repeatable(self) -> tuple[bool, bool]:
+        for randomised in (False, True):
+            with self.borrowed(randomised=randomised) as model:
+                first, second = (self.log_probabilities(model, self.batch) for _ in range(2))
+            if bool(torch.isfinite(first).all()):
+                return not randomised, model_io.max_moved(first, second) < 1e-6
+        raise NotMeasured("the model's outputs are not finite")
 
     @cached_property
     def change_by_other_images(self) -> tuple[float, float]:
         """The largest change of an output when all images are replaced, and the largest output; random parameters."""
-        self.require_repeatable()
+        self.require_repeatable(randomised=True)
         images = self.synthetic_inputs(len(self.batch), offset=11)
         with self.borrowed(randomised=True) as model:
             outputs, others = self.outputs(model, self.batch), self.outputs(model, images)
@@ -355,8 +383,12 @@ class ModelUnderTest:
 
     @property
     def is_far_too_late(self) -> bool:
-        """Whether even quick checks have to be left out; large models need more than `CPU_SECONDS` for those."""
-        return time.thread_time() >= self.deadline + 3 * CPU_SECONDS
+        """Whether even quick checks have to be left out, which large models need more than `CPU_SECONDS` for."""
+        return time.thread_time() >= self.start + MOST_CPU_SECONDS
+
+    def _require_time(self) -> None:
+        if self.is_limited and self.is_far_too_late:
+            raise NotMeasured(NO_TIME)
 
     @cached_property
     def attention(self) -> list[AttentionOp]:
@@ -372,3 +404,8 @@ class ModelUnderTest:
             return bool(self.attention)
         except NotMeasured:
             return False
+
+    @cached_property
+    def summed_weights(self) -> list[SummedWeights]:
+        """Every attention whose weights are summed, so that it is not among those of `attention`."""
+        return summed_weights(self.recording, attention_ops(self.recording))

@@ -12,7 +12,6 @@ from vitreous.doctor.attention_ops import (
     AttentionOp,
     ScoreProduct,
     attention_ops,
-    score_product,
     softmax_of,
     unnormalised_attention,
 )
@@ -30,22 +29,26 @@ MASKED = 1e4
 
 def scale(tested: ModelUnderTest) -> Iterator[Finding]:
     """Compare the factor between q·k and the logits with 1/√(head width)."""
+    ops = attention_ops(tested.recording) if tested.summed_weights else tested.attention
+    products = [(op.module, op.scores) for op in ops if op.scores]
+    products += [(weights.softmax.result.module, weights.scores) for weights in tested.summed_weights]
     measured = [
-        (op.module, op.scores.scale, op.scores.query.shape[-1])
-        for op in tested.attention
-        if op.scores and not math.isnan(op.scores.scale) and not _needs_no_scale(op.scores)
+        (module, scores.scale, scores.query.shape[-1])
+        for module, scores in products
+        if not math.isnan(scores.scale) and not _needs_no_scale(scores)
     ]
     if not measured:
         raise NotMeasured("no product of queries and keys with a fixed scale was observed")
     # 5 %: every mistake seen (no scale, the whole width, the number of tokens) is further off, rounding far less
     wrong = [found for found in measured if abs(found[1] * found[2] ** 0.5 - 1) > 0.05]
-    if wrong and all(is_between_channels(tested.graph, op) for op in tested.attention if op.module == wrong[0][0]):
+    same = [op for op in ops if wrong and op.module == wrong[0][0]]
+    if same and all(is_between_channels(tested.graph, op) for op in same):
         raise NotMeasured("attention compares channels, for which there is no usual scale")
-    after = [op for op in tested.attention if abs(op.weight_factor - 1) > 1e-3]  # not where it is learned: NaN
+    after = [op for op in ops if abs(op.weight_factor - 1) > 1e-3]  # not where it is learned: NaN
     if after:
         yield finding(
             "attention-scale",
-            f"in {len(after)} of {len(tested.attention)} attentions, first `{after[0].module or 'forward'}`, the"
+            f"in {len(after)} of {len(ops)} attentions, first `{after[0].module or 'forward'}`, the"
             f" weights are multiplied by {number(after[0].weight_factor)} after the softmax, so that those of a token"
             " sum to that instead of 1; the scale belongs before the softmax.",
             module=after[0].module,
@@ -154,15 +157,7 @@ def softmax_missing(tested: ModelUnderTest) -> Iterator[Finding]:
 
 def weights_summed(tested: ModelUnderTest) -> Iterator[Finding]:
     """The weights of a token must meet the values one by one: summed first, they are 1, whatever the scores."""
-    used = {id(op.logits_node) for op in attention_ops(tested.recording)}
-    summed = []
-    for node in tested.graph.nodes:
-        softmax = softmax_of(node.parents[0]) if node.op == "sum" and node.from_input and node.parents else None
-        if softmax is None or id(softmax.logits) in used or score_product(softmax.logits) is None:
-            continue
-        sums = node.tensor.detach()
-        if float((sums - 1).abs().max()) < 1e-3 and node.parents[0].tensor.numel() > sums.numel():
-            summed.append(node)
+    summed = [weights.total for weights in tested.summed_weights]
     if summed:
         yield finding(
             "attention-summed",

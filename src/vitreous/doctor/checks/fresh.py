@@ -114,6 +114,7 @@ def cannot_overfit(tested: ModelUnderTest) -> Iterator[Finding]:
         raise NotMeasured(f"only {plural(count, 'image')} can be used at once")
     if any(found.id == "activation-on-logits" for found in activation_on_logits(tested)):
         raise NotMeasured("the logits are limited by an activation, which includes this")
+    tested.require_repeatable()  # and finite
     if tested.ignores_image:
         raise NotMeasured("the output does not depend on the image, which includes this")
     deadline = min(time.thread_time() + OVERFIT_SECONDS, tested.deadline)

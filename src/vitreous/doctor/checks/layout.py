@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from vitreous.doctor.attention_ops import AttentionOp, Unnormalised, layer_op, linear_op
+from vitreous.doctor.attention_ops import AttentionOp, Unnormalised, attention_ops, layer_op, linear_op
 from vitreous.doctor.constructors import constructor_values
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.graph import FUSED_NORMS, Carried, Graph, origin
@@ -39,11 +39,22 @@ def patches_scrambled(tested: ModelUnderTest) -> Iterator[Finding]:
 def heads_scrambled(tested: ModelUnderTest) -> Iterator[Finding]:
     """Splitting the width into heads, and merging the heads, must keep the tokens apart."""
     measured = False
-    for op in _first_and_last(tested.attention):
+    if not tested.summed_weights:
+        tested.attention  # noqa: B018  raises where there is no attention at all
+    for op in _first_and_last(attention_ops(tested.recording)):
         for text in (*(_split(tested.graph, *operand) for operand in _operands(op)), _merge(tested, op)):
             measured = measured or text is not None
             if text:
                 yield finding("heads-scrambled", f"in `{op.module or 'forward'}`, {text}.", module=op.module)
+                return
+    for weights in tested.summed_weights[:1]:  # the values meet no weights, but queries and keys were split as well
+        product, operands = weights.scores.product, (weights.scores.query_operand, weights.scores.key_operand)
+        for what, operand, is_key in zip(("queries", "keys"), operands, (False, True), strict=True):
+            text = _split(tested.graph, what, operand, product, is_key)
+            measured = measured or text is not None
+            if text:
+                module = weights.softmax.result.module
+                yield finding("heads-scrambled", f"in `{module or 'forward'}`, {text}.", module=module)
                 return
     if not measured:
         raise NotMeasured("the elements of queries, keys and values could not be followed")

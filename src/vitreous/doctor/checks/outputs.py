@@ -21,7 +21,7 @@ from vitreous.doctor.recording import VIEWS, Node, record_forward, without_views
 from vitreous.reports.formats import number, percent, plural
 
 #: Operation → its name. Sigmoid and softmax have findings of their own.
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "relu": "ReLU", "gelu": "GELU", "tanh": "tanh", "silu": "SiLU", "elu": "ELU", "leaky_relu": "LeakyReLU",
     "hardtanh": "a clipped linear unit", "softplus": "softplus", "mish": "Mish", "clamp_min": "ReLU",
 }  # fmt: skip
@@ -92,12 +92,12 @@ def activation_on_logits(tested: ModelUnderTest) -> Iterator[Finding]:
     if output is None:
         raise NotMeasured("the logits could not be found in the recording")
     last = origin(output)
-    if last.op in _ACTIVATIONS and linear_feeding(last.parents[0]) is not None:
+    if last.op in ACTIVATIONS and linear_feeding(last.parents[0]) is not None:
         with tested.borrowed(randomised=True) as model:
             outputs = tested.outputs(model, tested.batch)
         yield finding(
             "activation-on-logits",
-            f"the logits pass through {_ACTIVATIONS[last.op]}: with all parameters randomised, {outputs.numel()}"
+            f"the logits pass through {ACTIVATIONS[last.op]}: with all parameters randomised, {outputs.numel()}"
             f" outputs lie between {number(float(outputs.min()))} and {number(float(outputs.max()))}, and"
             f" {percent(float((outputs == 0).float().mean()))} of them are exactly 0.",
             module=last.module,

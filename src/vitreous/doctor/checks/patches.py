@@ -59,7 +59,7 @@ def channels_ignored(tested: ModelUnderTest) -> Iterator[Finding]:
     unused = [int(channel) for channel in (_gradient(tested) == 0).all(dim=(0, 2, 3)).nonzero()]
     if not unused:
         return
-    tested.require_repeatable()
+    tested.require_repeatable(randomised=True)
     changed = tested.batch.clone()
     changed[:, unused] = tested.synthetic_inputs(len(changed), offset=5)[:, unused]
     with tested.borrowed(randomised=True) as model:
@@ -246,7 +246,7 @@ def _border(dead: Tensor) -> tuple[int, int, Tensor]:
 
 def _still_matters(tested: ModelUnderTest, dead: Tensor) -> bool:
     """Whether other values there change the output after all: a step without gradient (rounding, detach) hides it."""
-    tested.require_repeatable()
+    tested.require_repeatable(randomised=True)
     batch, other = tested.batch, tested.synthetic_inputs(len(tested.batch), offset=5)
     mask = dead if is_image(tested.shape) else dead.view(-1, *[1] * (len(tested.shape) - 1))
     with tested.borrowed(randomised=True) as model:

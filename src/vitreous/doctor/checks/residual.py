@@ -334,7 +334,7 @@ def residuals(tested: ModelUnderTest) -> list[Residual]:
         nodes = graph.between(skip, branch)[1:]
         ids = {id(node) for node in nodes}
         inside = [op for op in attention if id(op.product) in ids]
-        has_attention = bool(inside)
+        has_attention = bool(inside) or any(id(weights.total) in ids for weights in tested.summed_weights)
         if has_attention or sum(layer_op(node) is not None for node in nodes) >= 2:
             has_norm = any(node.op in NORMS and not _is_on_scores(graph, node, inside) for node in nodes)
             kind = "attention" if has_attention else _mlp_kind(total, nodes)
