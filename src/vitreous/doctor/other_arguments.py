@@ -11,12 +11,14 @@ from typing import Any
 
 from torch import nn
 
+from vitreous.doctor.constructor_calls import own_classes
 from vitreous.doctor.constructors import constructor_arguments, constructor_values, takes_any_keyword
 from vitreous.doctor.guessing import kind_of
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.rebuilt import built_with
 
 _OTHER_OUTPUT = ("pretrain", "return", "output", "debug", "verbose", "download", "visual", "load")
+_DROPOUT = r"((att?n?|attention|proj|pos|emb(ed)?|mlp|ff|res(id)?)_)?p(_?(rate|prob))?|d_?rate"
 _LARGEST_SIDE = 128
 _MOST_SPECIAL_TOKENS = 8  # class token, distillation token, registers
 
@@ -55,6 +57,18 @@ def other_choices(tested: ModelUnderTest) -> dict[str, list[Any]]:
 _POOLINGS = ("cls", "token", "mean", "avg", "gap")
 
 
+def other_layers(tested: ModelUnderTest) -> list[str]:
+    """Return the arguments that are a class of layers which the model has."""
+    own = own_classes(tested.model)
+    return [
+        name
+        for name, value in constructor_arguments(tested.constructor).items()
+        if inspect.isclass(value)
+        and value in own
+        and re.search(r"embed|patch|block|mlp|ff|feed|att", name.rpartition(".")[2].lower())
+    ]
+
+
 def other_inner_keywords(tested: ModelUnderTest) -> dict[str, Any]:
     """Return another value for a few arguments that only inner layers have, where the constructor takes `**kwargs`."""
     if not takes_any_keyword(tested.constructor):
@@ -75,7 +89,7 @@ def attempts(tested: ModelUnderTest) -> Iterator[tuple[str, list[Attempt]]]:
     """Yield an argument and what it may be changed to, other arguments with it; one of these ways must work."""
     kinds = values_by_kind(tested)
     for name, value in kinds["dropout"].items():
-        if is_dropout(name) and not isinstance(value, tuple) and 0 <= value < 1:
+        if is_dropout(name, value):
             yield name, [({name: 0.0}, None)]
             yield name, [({name: 0.3}, None)]
     for name, value in kinds["classes"].items():
@@ -87,6 +101,10 @@ def attempts(tested: ModelUnderTest) -> Iterator[tuple[str, list[Attempt]]]:
         ways = [{name: other} for other in (2 * value, value // 2, 1) if other not in (0, value)]
         ways += [{name: 2 * value, width: size // 2} for width, size in integers(kinds["head_dim"]).items()]
         yield name, [(way, None) for way in ways]
+    for name, value in kinds["ratio"].items():
+        is_width = re.search("mlp|ff|forward|hidden|expan", name.lower()) is not None  # not the share of the tokens
+        if is_fraction(tested, name) and is_width and not isinstance(value, tuple) and value > 1:
+            yield name, [({name: other}, None) for other in (float(2 * value), 1.5 * value)]
     shapes = {size for parameter in tested.model.parameters() for size in parameter.shape}
     for kind in ("dim", "mlp"):
         for name, value in integers(kinds[kind]).items():
@@ -110,6 +128,16 @@ def attempts(tested: ModelUnderTest) -> Iterator[tuple[str, list[Attempt]]]:
             yield name, [attempt for factor in factors for attempt in _other_images(kinds, tested.shape, factor, 1)]
     if kinds["channels"] or kinds["shape"]:
         yield next(iter([*kinds["channels"], *kinds["shape"]])), _other_channels(kinds, tested.shape)
+
+
+def is_fraction(tested: ModelUnderTest, name: str) -> bool:
+    """Whether the constructor says that this argument is a float: by its annotation, or by its default."""
+    if tested.constructor is None:
+        return False
+    parameter = inspect.signature(tested.constructor[0]).parameters.get(name)
+    if parameter is None:
+        return False
+    return parameter.annotation in (float, "float") or isinstance(parameter.default, float)
 
 
 _Kinds = Mapping[str, Mapping[str, Any]]
@@ -232,5 +260,9 @@ def numbers(tested: ModelUnderTest) -> dict[str, Any]:
     }
 
 
-def is_dropout(name: str) -> bool:
-    return kind_of(name.rpartition(".")[2]) == "dropout" and "drop" in name.lower()
+def is_dropout(name: str, value: Any) -> bool:
+    """Whether this is a rate of dropout: not a learning rate, nor the side p of a patch."""
+    last = name.rpartition(".")[2].lower()
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        return False
+    return "drop" in last or (isinstance(value, float) and re.fullmatch(_DROPOUT, last) is not None)

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 from vitreous.doctor.attention_ops import attention_ops
 from vitreous.doctor.checks.outputs import dropout_rate
+from vitreous.doctor.constructor_calls import ConstructorCall, Replacements, own_classes, recorded_calls
 from vitreous.doctor.constructors import with_values
-from vitreous.doctor.findings import NotMeasured
+from vitreous.doctor.findings import MissingModule, NotMeasured
 from vitreous.doctor.graph import Graph
 from vitreous.doctor.model_state import unregistered_tensors
 from vitreous.doctor.model_under_test import ModelUnderTest
@@ -24,7 +25,8 @@ from vitreous.doctor.randomness import seed_everything
 from vitreous.doctor.recording import Node, Recorder, record_forward
 from vitreous.doctor.tracebacks import is_library, own_line
 
-PLAIN_DROPOUT = r"(drop(out)?|p)(_?(p|prob|rate))?"  # not one for attention, paths or the embedding alone
+#: Names of rates of dropout that are not for attention, paths or the embedding alone.
+PLAIN_DROPOUT = r"(drop(out)?|p)(_?(p|prob|rate))?|d_?rate|p_?drop(out)?"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +38,9 @@ class Built:
     on_images: tuple[Any, ...] = ()  # those of them that depend on the images
     used: frozenset[str] = frozenset()  # the parameters that an operation reads
     layers: int = 0  # of attention over tokens
+    dropout: tuple[tuple[str, float], ...] = ()  # in training mode: the module that drops values, and its rate
     default_dropout: tuple[str, ...] = ()  # where a module's own default decides on dropout
+    calls: tuple[ConstructorCall, ...] = ()  # of the constructors of the model's own layers
     error: str = ""
     is_excused: bool = False  # no fault: the model's own check refuses the values, or it returns something else
 
@@ -67,18 +71,28 @@ def is_same(base: Built, other: Built, shaping: bool) -> bool:
     return used[0] == used[1] and unused[0] != unused[1]  # the same random numbers then go to other parameters
 
 
-def built_with(tested: ModelUnderTest, changes: Mapping[str, Any], shape: tuple[int, ...] | None = None) -> Built:
-    """Build the model with some arguments changed and run it; every result is kept."""
+def built_with(
+    tested: ModelUnderTest,
+    changes: Mapping[str, Any],
+    shape: tuple[int, ...] | None = None,
+    replacements: Replacements | None = None,
+) -> Built:
+    """Build the model with some arguments changed, its own or those of its layers, and run it; the result is kept."""
     known: dict[str, Built] = tested.results.setdefault("built with other arguments", {})
-    key = repr((sorted(changes.items()), shape))
+    key = repr((sorted(changes.items()), shape, replacements))
     if key not in known:
         if tested.is_late:
             raise NotMeasured("there was no time to build the model with other arguments")
-        known[key] = _build(tested, changes, shape)
+        known[key] = _build(tested, changes, shape, replacements)
     return known[key]
 
 
-def _build(tested: ModelUnderTest, changes: Mapping[str, Any], shape: tuple[int, ...] | None) -> Built:
+def _build(
+    tested: ModelUnderTest,
+    changes: Mapping[str, Any],
+    shape: tuple[int, ...] | None,
+    replacements: Replacements | None,
+) -> Built:
     assert tested.constructor is not None
     build, _ = tested.constructor
     images = tested.images[: tested.num_recorded].clone()
@@ -87,14 +101,16 @@ def _build(tested: ModelUnderTest, changes: Mapping[str, Any], shape: tuple[int,
     is_built = False
     try:
         seed_everything(tested.seed)
-        model = tested.adapted(build(**with_values(tested.constructor, changes))).to(tested.device)
+        with recorded_calls(own_classes(tested.model), replacements) as calls:
+            model = build(**with_values(tested.constructor, changes))
+        model = tested.adapted(model).to(tested.device)
         is_built = True
         values = tuple((name, tuple(p.shape), float(p.detach().double().sum())) for name, p in model.named_parameters())
         recordings = [
             record_forward(model.train(training), images.clone(), unregistered_tensors(model))
             for training in (True, False)
         ]
-    except NotMeasured as error:  # it returns something else: no classifier any more, but no failure
+    except (NotMeasured, MissingModule) as error:  # no classifier any more, or a library that is not installed here
         return Built(error=str(error), is_excused=True)
     except Exception as error:
         if is_built and _lacks_an_input(error, model):
@@ -104,13 +120,21 @@ def _build(tested: ModelUnderTest, changes: Mapping[str, Any], shape: tuple[int,
     operations = tuple(map(_operation, nodes))
     on_images = tuple(done for done, node in zip(operations, nodes, strict=True) if node.from_input)
     used = frozenset(parent.name for node in recordings[0].nodes for parent in node.parents if parent.name)
-    dropout = tuple(_default_dropout(model, recordings[0]))
-    return Built(values, operations, on_images, used, _num_layers(recordings[1]), dropout)
+    rates = {node.module: rate for node in recordings[0].nodes if (rate := dropout_rate(node))}
+    return Built(
+        values,
+        operations,
+        on_images,
+        used,
+        layers=_num_layers(recordings[1]),
+        dropout=tuple(rates.items()),
+        default_dropout=tuple(_default_dropout(model, rates)),
+        calls=tuple(calls),
+    )
 
 
-def _default_dropout(model: nn.Module, recording: Recorder) -> Iterator[str]:
+def _default_dropout(model: nn.Module, rates: Mapping[str, float]) -> Iterator[str]:
     """Yield the modules that drop values in training at a rate that is the default of an argument of their class."""
-    rates = {node.module: rate for node in recording.nodes if (rate := dropout_rate(node))}
     for module, rate in rates.items():
         parts = module.split(".")
         for count in range(len(parts), 0, -1):

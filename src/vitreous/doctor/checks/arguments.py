@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from torch import nn
+
+from vitreous.doctor.constructor_calls import ConstructorCall
+from vitreous.doctor.constructors import constructor_arguments
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
 from vitreous.doctor.guessing import kind_of
 from vitreous.doctor.model_io import is_image
@@ -16,6 +22,7 @@ from vitreous.doctor.other_arguments import (
     numbers,
     other_choices,
     other_inner_keywords,
+    other_layers,
     other_values,
     values_by_kind,
 )
@@ -27,6 +34,7 @@ _SIZES = ("depth", "layer", "block", "head", "dim", "width", "hidden", "mlp", "r
     "embed", "class", "latent", "ff", "d_model", "embd", "pre_norm", "norm_first", "bias")  # fmt: skip
 #: Kinds of arguments that decide on the shapes of what is computed from the images.
 _SHAPING = ("classes", "depth", "heads", "head_dim", "dim", "mlp", "ratio", "patch")
+_MOST_LAYER_ARGUMENTS = 8  # the time of a diagnosis is limited
 
 
 def argument_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
@@ -49,7 +57,8 @@ def argument_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
             without.append(name)
     if not tried:
         raise NotMeasured("no argument could be changed by itself")
-    sizes = [name for name in without if name not in values or any(part in name.lower() for part in _SIZES)]
+    without += [name for name in other_layers(tested) if _is_ignored(tested, base, name)]
+    sizes = [name for name in without if name not in values or _must_have_effect(tested, base, name)]
     for names, level in ((sizes, None), ([name for name in without if name not in sizes], "note")):
         if names:
             yield finding(
@@ -75,19 +84,121 @@ def argument_without_effect(tested: ModelUnderTest) -> Iterator[Finding]:
             level="note",  # some take any keyword on purpose, so that all models can be built alike
         )
     yield from _dropout_not_passed_on(tested)
+    yield from _layer_arguments_without_effect(tested, base)
+
+
+def _must_have_effect(tested: ModelUnderTest, base: Built, name: str) -> bool:
+    if kind_of(name.rpartition(".")[2]) == "eps":  # some layer has an ε, and it is not given this one
+        return any(
+            kind_of(parameter) == "eps" and parameter not in call.given
+            for call in base.calls
+            if call.layer_class is not type(tested.model)
+            for parameter in call.parameters
+        )
+    return any(part in name.lower() for part in _SIZES)
+
+
+def _is_ignored(tested: ModelUnderTest, base: Built, name: str) -> bool:
+    """Whether layers of the class that this argument holds are made, and none of them through the argument."""
+    layer = constructor_arguments(tested.constructor)[name]
+    other = type(layer.__name__, (layer,), {"__module__": layer.__module__})
+    again = built_with(tested, {name: other})
+    made = {call.layer_class for call in again.calls}
+    return not again.error and layer in made and other not in made and is_same(base, again, False)
 
 
 def _dropout_not_passed_on(tested: ModelUnderTest) -> Iterator[Finding]:
-    """With all dropout arguments at 0, no layer may drop anything because of its own default."""
-    names = [name for name, value in numbers(tested).items() if is_dropout(name) and 0 <= value < 1]
-    plain = [name for name in names if re.fullmatch(PLAIN_DROPOUT, name.rpartition(".")[2].lower())]
-    without = built_with(tested, dict.fromkeys(names, 0.0)) if plain else Built()
+    """With all dropout arguments at 0, no layer may drop anything; with others, all must drop that can."""
+    names = [name for name, value in numbers(tested).items() if is_dropout(name, value)]
+    plain = [name for name in names if _is_plain_dropout(name)]
+    if not plain:
+        return
+    without = built_with(tested, dict.fromkeys(names, 0.0))
+    given = join(f"`{name}=0`" for name in names)
     if without.default_dropout:
         yield finding(
             "argument-without-effect",
-            f"with {join(f'`{name}=0`' for name in names)}, dropout remains in"
+            f"with {given}, dropout remains in"
             f" {plural(len(without.default_dropout), 'layer')}, first {without.default_dropout[0]}, at the default of"
             " its class: the argument is not passed on to it.",
+        )
+    elif without.dropout:
+        module, rate = without.dropout[0]
+        yield finding(
+            "argument-without-effect",
+            f"with {given}, dropout remains in {plural(len(without.dropout), 'place')}, first at a rate of {rate:g} in"
+            f" `{module or 'forward'}`: it is written into the code.",
+            level="note",  # a head may have a rate of its own on purpose
+        )
+    yield from _layers_without_dropout(tested, plain)
+
+
+def _layers_without_dropout(tested: ModelUnderTest, names: list[str]) -> Iterator[Finding]:
+    """Find layers of every block that keep a default of 0, though their constructor and their caller's have a rate."""
+    base = built_as_given(tested)
+    calls: dict[tuple[type[nn.Module], str], list[ConstructorCall]] = defaultdict(list)
+    for call in base.calls:
+        for name, parameter in call.parameters.items():
+            if _is_plain_dropout(name) and parameter.default == 0 and is_dropout(name, parameter.default):
+                calls[call.layer_class, name].append(call)
+    dropped = built_with(tested, dict.fromkeys(names, 0.3))
+    if not dropped.dropout or not base.layers:
+        return
+    for (layer, name), made in calls.items():
+        is_forgotten = not any(name in call.given for call in made) and len(made) >= max(base.layers, 2)
+        if not is_forgotten or is_same(base, built_with(tested, {}, replacements={(layer, name): 0.3}), False):
+            continue
+        caller = made[0].caller
+        has_rate = caller is not None and any(
+            _is_plain_dropout(rate) and is_dropout(rate, caller.numbers.get(rate)) for rate in caller.parameters
+        )
+        owner = caller.layer_class.__name__ if caller is not None and has_rate else ""
+        # the caller may drop values of the layer's output itself
+        if caller is not None and any(_owner(tested, module) is caller.layer_class for module, _ in dropped.dropout):
+            continue
+        yield finding(
+            "argument-without-effect",
+            f"`{name}` of {plural(len(made), f'`{layer.__name__}`')} keeps its default of 0 with any {quoted(names)}:"
+            + (f" `{owner}` has a rate of dropout, and does not pass it on." if owner else " it is not passed on."),
+            level=None if has_rate else "note",  # not to drop values in the blocks may be meant
+        )
+
+
+def _owner(tested: ModelUnderTest, module: str) -> type[nn.Module] | None:
+    """Return the class of the innermost layer around this module that is no part of torch."""
+    parts = module.split(".")
+    for count in range(len(parts), -1, -1):
+        try:
+            layer = type(tested.model.get_submodule(".".join(parts[:count])))
+        except AttributeError:  # only the model with the other rate has it
+            continue
+        if not layer.__module__.startswith("torch."):
+            return layer
+    return None
+
+
+def _is_plain_dropout(name: str) -> bool:
+    return re.fullmatch(PLAIN_DROPOUT, name.rpartition(".")[2].lower()) is not None
+
+
+def _layer_arguments_without_effect(tested: ModelUnderTest, base: Built) -> Iterator[Finding]:
+    """Change one argument of all layers of a class, and compare everything that can be observed."""
+    counts: dict[tuple[type[nn.Module], str], int] = defaultdict(int)
+    for call in base.calls:
+        for name in call.given & set(call.numbers):
+            if is_dropout(name, call.numbers[name]) and "path" not in name.lower() and call.caller is not None:
+                counts[call.layer_class, name] += 1
+    in_blocks = [key for key, count in counts.items() if count >= max(base.layers, 2) and base.layers]
+    without = []
+    for layer, name in in_blocks[:_MOST_LAYER_ARGUMENTS]:
+        built = [built_with(tested, {}, replacements={(layer, name): rate}) for rate in (0.25, 0.5)]
+        if all(not one.error and is_same(base, one, False) for one in built):
+            without.append(f"`{name}` of `{layer.__name__}`")
+    if without:
+        yield finding(
+            "argument-without-effect",
+            f"{join(without, most=3)} {'is' if len(without) == 1 else 'are'} given, and changed nothing that the model"
+            " computes: no value is dropped there.",
         )
 
 
@@ -97,6 +208,7 @@ def argument_fails(tested: ModelUnderTest) -> Iterator[Finding]:
     if not is_image(tested.shape):
         raise NotMeasured("the model does not take images")
     failed: dict[str, str] = {}
+    together: dict[tuple[str, ...], str] = {}
     tried = 0
     for name, ways in attempts(tested):
         built = [(changes, shape, built_with(tested, changes, shape)) for changes, shape in ways]
@@ -109,6 +221,9 @@ def argument_fails(tested: ModelUnderTest) -> Iterator[Finding]:
             with_images = "" if shape is None else f" and images of {' × '.join(map(str, shape))}"
             given = join(f"`{changed}={value}`" for changed, value in changes.items())
             failed.setdefault(name, f"with {given}{with_images}: {error}")
+        elif equal := _only_together(name, tried_ways):
+            error = next(error for changes, _, error in tried_ways if list(changes) == [name])
+            together.setdefault(equal, f"`{name}` alone: {error}")
     inner = {
         f"{name}={other}": built_with(tested, {name: other}).error
         for name, other in other_inner_keywords(tested).items()
@@ -125,6 +240,22 @@ def argument_fails(tested: ModelUnderTest) -> Iterator[Finding]:
             f"{plural(len(failed), 'constructor argument')} of {tried} tried, {quoted(list(failed))}, cannot be given"
             f" another value. For example, {next(iter(failed.values()))}.",
         )
+    for names, text in together.items():
+        yield finding(
+            "argument-fails",
+            f"{join(f'`{name}`' for name in names)} must be equal, which nothing checks. With another {text}.",
+            level="note",
+        )
+
+
+def _only_together(name: str, tried_ways: Sequence[tuple[Mapping[str, Any], Any, str]]) -> tuple[str, ...]:
+    """Return the widths that run with equal other values, and not with another value of this one alone."""
+    if kind_of(name.rpartition(".")[2]) not in ("dim", "mlp"):
+        return ()
+    alone = [error for changes, _, error in tried_ways if list(changes) == [name]]
+    equal = [tuple(sorted(changes)) for changes, _, error in tried_ways
+             if name in changes and len(changes) > 1 and len(set(changes.values())) == 1 and not error]  # fmt: skip
+    return equal[0] if alone and all(alone) and equal else ()
 
 
 def depth_miscounted(tested: ModelUnderTest) -> Iterator[Finding]:
