@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from vitreous.doctor import diagnose
+from vitreous.doctor.constructor_calls import own_classes, recorded_calls
+from vitreous.doctor.findings import MissingModule
 from vitreous.testing import TinyBlock, TinyViT
 
 NEW = {"argument-without-effect", "argument-fails", "depth-miscounted", "mlp-misses-attention", "skip-normalised"}
@@ -222,6 +224,190 @@ class PatchOfTheTableOnly(Sized):
         return torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.positions[:, : x.shape[1] + 1]
 
 
+class WithRate(nn.Module):
+    """A feed-forward layer that drops nothing unless it is given a rate."""
+
+    def __init__(self, dim: int, p: float = 0.0) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(dim, 2 * dim), nn.GELU(), nn.Linear(2 * dim, dim), nn.Dropout(p))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class BehindAttentionDrop(nn.Module):
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.drop(x)
+
+
+class PassesOn(TinyBlock):
+    """Dropout behind attention and in the feed-forward layer."""
+
+    def __init__(self, dim: int, num_heads: int, p: float = 0.0) -> None:
+        super().__init__(dim, num_heads)
+        self.drop, self.mlp = BehindAttentionDrop(p), self.feed_forward(dim, p)  # type: ignore[assignment]
+
+    def feed_forward(self, dim: int, p: float) -> nn.Module:
+        return WithRate(dim, p)
+
+    def attend(self, x: Tensor) -> Tensor:
+        return self.drop(super().attend(x))
+
+
+class KeepsForItself(PassesOn):
+    def feed_forward(self, dim: int, p: float) -> nn.Module:
+        return WithRate(dim)
+
+
+class DropsTheBranch(KeepsForItself):
+    """The block drops values of what the feed-forward layer returns, which needs no rate of its own."""
+
+    def __init__(self, dim: int, num_heads: int, p: float = 0.0) -> None:
+        super().__init__(dim, num_heads, p)
+        self.drop_path = nn.Dropout(p)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attend(self.norm1(x))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+class NoRateOfItsOwn(KeepsForItself):
+    """Only the model has a rate, so that its blocks may be without dropout on purpose."""
+
+    def __init__(self, dim: int, num_heads: int) -> None:
+        super().__init__(dim, num_heads)
+
+
+class RateOfEveryLayer(Sized):
+    passes_on: type[nn.Module] = PassesOn
+
+    def __init__(self, embed_dim: int = 24, p: float = 0.0) -> None:
+        super().__init__(embed_dim=embed_dim, dropout=p)
+        self.blocks = nn.ModuleList(self.passes_on(embed_dim, 2, p) for _ in range(2))
+
+
+class RateOfAttentionAlone(RateOfEveryLayer):
+    passes_on = KeepsForItself
+
+
+class RateOfTheBranch(RateOfEveryLayer):
+    passes_on = DropsTheBranch
+
+
+class RateOfTheEmbedding(Sized):
+    def __init__(self, embed_dim: int = 24, dropout: float = 0.1) -> None:
+        super().__init__(embed_dim=embed_dim, dropout=dropout)
+        self.blocks = nn.ModuleList(NoRateOfItsOwn(embed_dim, 2) for _ in range(2))
+
+
+class AttentionRateForgotten(PassesOn):
+    """It is given a rate, and drops nothing: only the feed-forward layer does."""
+
+    def attend(self, x: Tensor) -> Tensor:
+        return TinyBlock.attend(self, x)
+
+    def feed_forward(self, dim: int, p: float) -> nn.Module:
+        return WithRate(dim, 0.1)
+
+
+class RateThatDropsNothing(RateOfEveryLayer):
+    passes_on = AttentionRateForgotten
+
+
+class RateInTheHead(Sized):
+    def __init__(self, embed_dim: int = 24, dropout: float = 0.1) -> None:
+        super().__init__(embed_dim=embed_dim, dropout=dropout)
+        self.head = nn.Sequential(nn.Dropout(0.25), nn.Linear(embed_dim, 10))  # type: ignore[assignment]
+
+
+class WithRatio(Sized):
+    def __init__(self, embed_dim: int = 24, mlp_ratio: float = 2) -> None:
+        super().__init__(embed_dim=embed_dim)
+        for block in self.blocks:
+            hidden = self.hidden(embed_dim, mlp_ratio)
+            block.mlp = nn.Sequential(nn.Linear(embed_dim, hidden), nn.GELU(), nn.Linear(hidden, embed_dim))
+
+    def hidden(self, dim: int, ratio: float) -> int:
+        return int(dim * ratio)
+
+
+class WholeRatio(WithRatio):
+    def hidden(self, dim: int, ratio: float) -> int:
+        return dim * ratio  # type: ignore[return-value]
+
+
+class WholeRatioOnPurpose(WholeRatio):
+    def __init__(self, embed_dim: int = 24, mlp_ratio: int = 2) -> None:
+        super().__init__(embed_dim, mlp_ratio)
+
+
+class Embedding(nn.Module):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.project = nn.Conv2d(1, dim, 4, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.project(images)
+
+
+class ChosenEmbedding(Sized):
+    """The class of a layer is an argument."""
+
+    def __init__(self, embed_dim: int = 24, embed_layer: type[nn.Module] = Embedding) -> None:
+        super().__init__(embed_dim=embed_dim)
+        self.patches = embed_layer(embed_dim)  # type: ignore[assignment]
+
+
+class EmbeddingNotPassedOn(ChosenEmbedding):
+    def __init__(self, embed_dim: int = 24, embed_layer: type[nn.Module] = Embedding) -> None:
+        super().__init__(embed_dim)
+
+
+class NormWithEps(nn.LayerNorm):
+    def __init__(self, dim: int, eps: float = 1e-5) -> None:
+        super().__init__(dim, eps)
+
+
+class EpsPassedOn(Sized):
+    def __init__(self, embed_dim: int = 24, eps: float = 1e-6) -> None:
+        super().__init__(embed_dim=embed_dim)
+        self.norm = NormWithEps(embed_dim, eps)
+
+
+class EpsNotPassedOn(Sized):
+    def __init__(self, embed_dim: int = 24, eps: float = 1e-6) -> None:
+        super().__init__(embed_dim=embed_dim)
+        self.norm = NormWithEps(embed_dim)
+
+
+class EpsOfNothing(Sized):
+    """No layer has an ε that could be set."""
+
+    def __init__(self, embed_dim: int = 24, eps: float = 1e-6) -> None:
+        super().__init__(embed_dim=embed_dim)
+
+
+class EqualWidths(Sized):
+    """A second width that must be the first one."""
+
+    def __init__(self, embed_dim: int = 24, latent_dim: int = 24) -> None:
+        super().__init__(embed_dim=embed_dim)
+        self.head = nn.Linear(latent_dim, 10)
+
+
+class NeedsALibrary(Sized):
+    """With another value it needs what is not installed here."""
+
+    def __init__(self, use_class_token: bool = True) -> None:
+        super().__init__()
+        if not use_class_token:
+            raise MissingModule("the module 'flash' is missing: pip install flash")
+
+
 class NormNotPassedOn(Sized):
     def __init__(self, embed_dim: int = 24, pre_norm: bool = True) -> None:
         super().__init__(embed_dim=embed_dim)
@@ -376,6 +562,18 @@ def test_not_taken_for_something_else(
         (KeywordsRefused, {"argument-fails"}),
         (PatchOfTheTableOnly, {"argument-without-effect"}),
         (NormNotPassedOn, {"argument-without-effect"}),
+        (RateOfEveryLayer, set()),
+        (RateOfAttentionAlone, {"argument-without-effect"}),
+        (RateOfTheBranch, set()),
+        (RateThatDropsNothing, {"argument-without-effect"}),
+        (WithRatio, set()),
+        (WholeRatio, {"argument-fails"}),
+        (WholeRatioOnPurpose, set()),
+        (ChosenEmbedding, set()),
+        (EmbeddingNotPassedOn, {"argument-without-effect"}),
+        (EpsPassedOn, set()),
+        (EpsNotPassedOn, {"argument-without-effect"}),
+        (NeedsALibrary, set()),
         (DepthAndHeadsExchanged, {"depth-miscounted"}),
         (ClassesFixed, {"argument-without-effect"}),
         (NestedSettings, set()),
@@ -398,6 +596,24 @@ def test_exactly_these_findings(model_class: type[nn.Module], findings: set[str]
     assert diagnosis.ids() & NEW == findings, found
 
 
+@pytest.mark.parametrize(
+    ("model_class", "id", "text"),
+    [
+        (RateOfTheEmbedding, "argument-without-effect", "keeps its default of 0"),
+        (RateInTheHead, "argument-without-effect", "at a rate of 0.25"),
+        (EpsOfNothing, "argument-without-effect", "`eps`"),
+        (EqualWidths, "argument-fails", "`embed_dim` and `latent_dim` must be equal"),
+    ],
+)
+def test_only_noted(model_class: type[nn.Module], id: str, text: str, no_overfitting) -> None:
+    """What may be meant is a note."""
+    diagnosis = diagnose(model_class(), constructor=(model_class, {}), input_shape=(1, 12, 12), fresh=True)
+    noted = [(one.id, one.measured) for one in diagnosis.findings if one.level == "note" and one.id in NEW]
+    assert diagnosis.ids("broken", "warning") & NEW == set()
+    assert [one for one, _ in noted] == [id], noted
+    assert text in noted[0][1]
+
+
 def test_the_error_of_another_value_is_quoted(no_overfitting) -> None:
     diagnosis = diagnose(PositionsFixed(), constructor=(PositionsFixed, {}), input_shape=(1, 12, 12), fresh=True)
     (found,) = [one for one in diagnosis.findings if one.id == "argument-fails"]
@@ -405,3 +621,22 @@ def test_the_error_of_another_value_is_quoted(no_overfitting) -> None:
     assert "`patch_size`" in found.measured
     assert "RuntimeError" in found.measured
     assert "test_arguments.py, line" in found.measured
+
+
+def test_constructors_are_restored_after_recording() -> None:
+    before = {one: one.__init__ for one in own_classes(RateOfEveryLayer())}
+    with recorded_calls(list(before), {(WithRate, "p"): 0.5}) as calls:
+        changed = RateOfEveryLayer(p=0.25)
+    assert {one: one.__init__ for one in before} == before
+    rates = [layer.p for layer in changed.modules() if isinstance(layer, nn.Dropout)]
+    assert sorted(rates) == [0.25, 0.25, 0.25, 0.5, 0.5]
+    made = [call for call in calls if call.layer_class is WithRate]
+    assert [call.caller.layer_class for call in made if call.caller] == [PassesOn, PassesOn]
+    assert all("p" in call.given for call in made)
+
+
+def test_constructors_are_restored_after_an_error() -> None:
+    before = {one: one.__init__ for one in own_classes(RateOfEveryLayer())}
+    with pytest.raises(ValueError, match="dropout probability"), recorded_calls(list(before)):
+        RateOfEveryLayer(p=2.0)
+    assert {one: one.__init__ for one in before} == before
