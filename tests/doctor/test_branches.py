@@ -207,7 +207,7 @@ class LeavesOutTheMLP(DropsTokens):
 
 @pytest.mark.parametrize(
     ("model_class", "findings"),
-    [(DropsTokens, set()), (DropsTokensAndMLP, set()), (LeavesOutTheMLP, {"dropout-not-passed-on"})],
+    [(DropsTokens, set()), (DropsTokensAndMLP, set()), (LeavesOutTheMLP, {"argument-without-effect"})],
 )
 def test_dropout_of_the_mlp(model_class, findings: set[str], no_overfitting) -> None:
     diagnosis = diagnose(model_class(), constructor=(model_class, {}), input_shape=(1, 12, 12))

@@ -1281,7 +1281,7 @@ def test_clean_data_are_measured_without_findings() -> None:
     diagnosis = diagnose(TinyViT(), pictures(), LABELS, test_images=pictures() + 1)
     assert not diagnosis.findings
     # there is no constructor
-    arguments = {"argument-without-effect", "argument-fails", "depth-miscounted", "dropout-not-passed-on"}
+    arguments = {"argument-without-effect", "argument-fails", "depth-miscounted"}
     assert {item.id for item in diagnosis.not_measured} == arguments
 
 

@@ -18,7 +18,7 @@ LARGE = [name for name in PRESETS if name not in SMALL and isinstance(preset(nam
 #: Checks that are not measured without data, or without a constructor that takes arguments.
 NEEDS_DATA = {
     "inputs-wrong-range", "inputs-not-normalised", "inputs-channel-order", "labels-out-of-range", "train-test-overlap",
-    "argument-without-effect", "argument-fails", "depth-miscounted", "dropout-not-passed-on",
+    "argument-without-effect", "argument-fails", "depth-miscounted",
 }  # fmt: skip
 
 
