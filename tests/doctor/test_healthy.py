@@ -37,7 +37,7 @@ TRANSFORMER = {
     "branch-not-normalised", "branch-doubled", "activations-with-depth", "gradients-with-depth",
     "positions-repeated", "positions-unused", "softmax-missing", "tokens-masked", "weights-too-large",
     "softmax-repeated", "projections-shared", "pooled-over-features", "norm-epsilon", "norm-repeated",
-    "skip-multiplied", "branch-activation", "projection-missing",
+    "skip-multiplied", "branch-activation", "projection-missing", "final-norm-missing", "heads-share-weights",
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from vitreous.doctor.findings import Diagnosis, Finding, NotMeasured, Unmeasured
 from vitreous.doctor.model_under_test import NO_TIME, Constructor, ModelUnderTest
 from vitreous.doctor.randomness import restored_global_state
 from vitreous.errors import VitreousError
+from vitreous.models.fast.vit import FastViT, readable
 
 
 def diagnose(
@@ -43,6 +44,8 @@ def diagnose(
     """
     if not isinstance(model, nn.Module):
         raise VitreousError(f"diagnose takes an nn.Module, not a {type(model).__name__}")
+    if isinstance(model, FastViT):
+        model = readable(model)
     start, cpu_start = time.perf_counter(), time.thread_time()
     images, labels = _tensor(images, "images"), _tensor(labels, "labels")
     if images is not None and labels is not None and len(images) != len(labels):

@@ -54,6 +54,7 @@ CHECKS: dict[str, Check] = {
     "softmax-repeated": attention.softmax_repeated,
     "attention-summed": attention.weights_summed,
     "projections-shared": attention.projections_shared,
+    "heads-share-weights": attention.heads_share_weights,
     "causal-mask": attention.causal,
     "tokens-masked": attention.masked_tokens,
     "attention-blown-up": attention.blown_up,
@@ -71,6 +72,7 @@ CHECKS: dict[str, Check] = {
     "norm-epsilon": norm_details.norm_epsilon,
     "norm-gain": norm_details.norm_gain,
     "norm-repeated": norm_details.norm_repeated,
+    "final-norm-missing": norm_details.final_norm_missing,
     "block-reused": structure.block_reused,
     "linear-after-linear": outputs.linear_after_linear,
     "unregistered-tensors": state.unregistered,
@@ -104,7 +106,7 @@ CHECKS: dict[str, Check] = {
 FROM_RECORDING = frozenset([
     "patches-scrambled", "heads-scrambled", "attention-scale", "softmax-axis", "softmax-missing", "softmax-repeated",
     "attention-summed", "projections-shared", "causal-mask", "tokens-masked", "skip-missing", "skip-normalised",
-    "branch-not-normalised", "branch-doubled", "mlp-misses-attention",
-    "skip-multiplied", "branch-activation", "projection-missing", "norm-axis", "norm-shared", "norm-epsilon",
-    "norm-gain", "norm-repeated", "block-reused", "linear-after-linear", "pooled-over-features",
+    "branch-not-normalised", "branch-doubled", "mlp-misses-attention", "skip-multiplied", "branch-activation",
+    "projection-missing", "norm-axis", "norm-shared", "norm-epsilon", "norm-gain", "norm-repeated",
+    "final-norm-missing", "heads-share-weights", "block-reused", "linear-after-linear", "pooled-over-features",
 ])  # fmt: skip

@@ -12,13 +12,16 @@ from vitreous.doctor.attention_ops import (
     AttentionOp,
     ScoreProduct,
     attention_ops,
+    linear_feeding,
     softmax_of,
     unnormalised_attention,
 )
 from vitreous.doctor.checks.batch import between_channels
 from vitreous.doctor.checks.layout import compares_tokens, is_between_channels, weighs_tokens
 from vitreous.doctor.findings import Finding, NotMeasured, finding
+from vitreous.doctor.graph import origin
 from vitreous.doctor.model_under_test import ModelUnderTest
+from vitreous.doctor.recording import unscaled
 from vitreous.reports.formats import number, percent, plural
 
 #: exp(−87.3) = 1.2e-38: below, float32 has only denormal numbers, then zero.
@@ -117,6 +120,34 @@ def projections_shared(tested: ModelUnderTest) -> Iterator[Finding]:
                 module=shared[0].module,
             )
             return
+
+
+def heads_share_weights(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Every head must have projections of its own: not one matrix that each head applies to its slice of the token."""
+    ops = [op for op in tested.attention if op.scores is not None]
+    shared = []
+    for op in ops:
+        assert op.scores is not None
+        layer = linear_feeding(unscaled(op.scores.query_operand)[0])
+        if layer is None or layer.in_features != op.scores.query.shape[-1]:
+            continue
+        whole = origin(layer.data)
+        num_heads, rest = divmod(whole.tensor.shape[-1], layer.in_features)
+        # a slice per head, cut from one token by a view; as many rows as there are heads and tokens
+        rows = layer.data.tensor.numel() // layer.in_features
+        if num_heads > 1 and not rest and rows == num_heads * (whole.tensor.numel() // whole.tensor.shape[-1]):
+            shared.append((op, layer, num_heads))
+    if not ops:
+        raise NotMeasured("no attention with queries and keys was observed")
+    if shared:
+        op, layer, num_heads = shared[0]
+        yield finding(
+            "heads-share-weights",
+            f"in {len(shared)} of {len(ops)} attentions, first `{op.module or 'forward'}`, the {num_heads} heads have"
+            f" one projection of {layer.in_features} → {layer.out_features} in common (`{layer.weight}`), which each"
+            f" applies to its own {layer.in_features} of the token's {num_heads * layer.in_features} features.",
+            module=op.module,
+        )
 
 
 def _projected(op: AttentionOp) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Has each norm an ε that does not matter, a gain per feature, and something to normalise? Torch's and hand-written."""
+"""Has each norm an ε that does not matter, a gain per feature, something to normalise? Has the head one before it?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from vitreous.doctor.checks.residual import residuals
 from vitreous.doctor.findings import Finding, NotMeasured, finding
-from vitreous.doctor.graph import Graph, origin
+from vitreous.doctor.graph import FUSED_NORMS, Graph, origin
 from vitreous.doctor.model_under_test import ModelUnderTest
 from vitreous.doctor.norm_ops import Norm, gains, is_statistic, norms_of, scalings
 from vitreous.doctor.recording import Node
@@ -16,6 +16,8 @@ from vitreous.reports.formats import number, plural
 
 #: Libraries use 1e-12 to 1e-3. A smaller ε that dominates tells of tokens that vanish, not of the norm.
 _LARGE_EPSILON = 1e-2
+#: What a norm written by hand computes; a mean may be a pooling.
+_SPREADS = frozenset(["var", "std", "var_mean", "std_mean", "rsqrt", "sqrt", "linalg_vector_norm", "norm"])
 
 
 def norm_epsilon(tested: ModelUnderTest) -> Iterator[Finding]:
@@ -139,6 +141,31 @@ def norm_repeated(tested: ModelUnderTest) -> Iterator[Finding]:
             f" of another (`{first.module or 'forward'}`), which nothing else reads.",
             module=second.module,
         )
+
+
+def final_norm_missing(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Behind the last block of a pre-norm model the stream must be normalised before the head reads it (Eq. 4)."""
+    graph, found = tested.graph, residuals(tested)
+    if not found or graph.output is None:
+        raise NotMeasured("no residual connection was observed")
+    is_pre_norm = all(residual.has_norm and not norms_of(residual.skip) for residual in found)
+    last = found[-1].total
+    is_last = id(last) in graph.unavoidable and all(graph.depends(last, residual.total) for residual in found)
+    if len(found) < 2 or not is_pre_norm or not is_last or all(residual.kind != "attention" for residual in found):
+        return
+    behind = graph.between(last, graph.output)[1:]
+    if any(node.op in FUSED_NORMS or node.op in _SPREADS or norms_of(node) for node in behind):
+        return
+    stream, first = (
+        origin(residual.total).tensor.detach().float().std(-1).mean() for residual in (found[-1], found[0])
+    )
+    yield finding(
+        "final-norm-missing",
+        f"each of the {len(found)} branches normalises what it reads, and nothing normalises what the head reads: the"
+        f" standard deviation of a token's features is {number(float(first))} after the first branch and"
+        f" {number(float(stream))} after the last.",
+        module=found[-1].module,
+    )
 
 
 def _is_over_features(node: Node) -> bool:
