@@ -200,18 +200,13 @@ class DropsTokensAndMLP(DropsTokens):
             block.mlp = MLP(self.dim, max(dropout, mlp_drop))
 
 
-class LeavesOutTheMLP(DropsTokens):
-    def __init__(self, p: float = 0.0):
-        super().__init__(p)
-
-
 @pytest.mark.parametrize(
-    ("model_class", "findings"),
-    [(DropsTokens, set()), (DropsTokensAndMLP, set()), (LeavesOutTheMLP, {"argument-without-effect"})],
+    "model_class",
+    [DropsTokens, DropsTokensAndMLP],
 )
-def test_dropout_of_the_mlp(model_class, findings: set[str], no_overfitting) -> None:
+def test_dropout_of_the_mlp(model_class, no_overfitting) -> None:
     diagnosis = diagnose(model_class(), constructor=(model_class, {}), input_shape=(1, 12, 12))
-    assert diagnosis.ids("warning", "broken") == findings, [found.measured for found in diagnosis.findings]
+    assert not diagnosis.ids("warning", "broken"), [found.measured for found in diagnosis.findings]
 
 
 # --- messages and time ---------------------------------------------------------------------------------------

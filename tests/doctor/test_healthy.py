@@ -148,7 +148,8 @@ class EncoderViT(nn.Module):
         self.class_token = nn.Parameter(torch.zeros(1, 1, 32))
         self.positions = nn.Parameter(torch.randn(1, 17, 32) * 0.02)
         layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=norm_first)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        norm = nn.LayerNorm(32) if norm_first else None
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False, norm=norm)
         self.head = nn.Linear(32, 10)
 
     def forward(self, patches: Tensor) -> Tensor:
