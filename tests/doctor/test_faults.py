@@ -709,7 +709,7 @@ class OneNormAfterBothBranches(TinyViT):
             return self.norm2(x + self.mlp(x))
 
 
-@has_only()
+@has_only("heads-share-weights")
 class HeadsReadSlicesOfTheNorm(TinyViT):
     """One projection for all heads, each of which reads its slice of the normalised token: no norm over tokens."""
 
