@@ -143,7 +143,7 @@ def test_missed_target_gives_a_lower_bound(reached_after: float | None, times_fa
         time_to_accuracy.STANDARD: outcome(reached_after, 1200.0),
     }  # fmt: skip
     rows = [time_to_accuracy.row_of(recipe, [one], timed=False) for recipe, one in outcomes.items()]
-    time_to_accuracy.add_ratios(report, rows, quick=False)
+    time_to_accuracy.add_ratios(report, rows, quick=False, standard_epochs=None)
     assert report.ratios["time_to_accuracy"] == report.ratios["time_to_accuracy_mnist-fast"] == times_faster
     assert "time_to_accuracy_mnist-vit" not in report.ratios, "it did not reach the target"
     assert any("lower bounds" in note for note in report.notes) is (reached_after is None)

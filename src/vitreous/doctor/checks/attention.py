@@ -133,7 +133,7 @@ def heads_share_weights(tested: ModelUnderTest) -> Iterator[Finding]:
             continue
         whole = origin(layer.data)
         num_heads, rest = divmod(whole.tensor.shape[-1], layer.in_features)
-        # a slice per head, cut from one token by a view; as many rows as there are heads and tokens
+        # a slice per head, a view of one token; as many rows as there are heads and tokens
         rows = layer.data.tensor.numel() // layer.in_features
         if num_heads > 1 and not rest and rows == num_heads * (whole.tensor.numel() // whole.tensor.shape[-1]):
             shared.append((op, layer, num_heads))

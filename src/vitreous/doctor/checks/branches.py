@@ -48,7 +48,7 @@ def _stream_and_branch(tested: ModelUnderTest, node: Node) -> tuple[Node, str] |
     for stream, branch in (node.parents, node.parents[::-1]):
         start, end = origin(stream), origin(branch)
         if start is end or start.tensor.numel() != stream.tensor.numel() or not graph.depends(end, start):
-            continue  # halves of one tensor are a gated unit
+            continue  # two parts of one tensor are a gated unit
         inside = graph.between(start, end)[1:]
         ids = {id(one) for one in inside}
         has_attention = tested.has_attention and any(id(op.product) in ids for op in tested.attention)
