@@ -149,8 +149,8 @@ def mnist_best() -> Config:
     """The most of MNIST below a million parameters: two stages of convolutions, the 28 inked of 49 tokens, four blocks.
 
     The augmentation of `mnist-plain`. `python bench/recipes.py mnist-best --threads 1`: 99.70 ± 0.02 % of the test set
-    (2 seeds: 99.69 and 99.72) after 3,472 s of CPU time on one thread of an AMD EPYC with AVX2 at 71 GFLOP/s,
-    beside other work, which is 1,125 s at 220.
+    (3 seeds: 99.69, 99.72 and 99.68) after 3,453 s of CPU time on one thread of an AMD EPYC with AVX2 at 71 GFLOP/s,
+    beside other work, which is 1,109 s at 220.
     """
     base = mnist_plain()
     return base.replace(
