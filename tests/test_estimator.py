@@ -110,7 +110,8 @@ def test_every_shape_of_the_same_images(fitted):
     images, _ = squares(6, seed=3)
     expected = fitted.predict_proba(images)
     for same in (images[..., None], images[:, None], images.reshape(6, 64), torch.from_numpy(images)):
-        np.testing.assert_array_equal(fitted.predict_proba(same), expected)
+        # products may round differently where memory is aligned differently
+        np.testing.assert_allclose(fitted.predict_proba(same), expected, rtol=1e-5)
 
 
 def test_colour_images_first_last_and_flat_are_the_same():

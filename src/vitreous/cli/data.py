@@ -26,13 +26,12 @@ def list_datasets(as_json: JsonOption = False) -> None:
     from vitreous.reports.tables import FirstThatFits
 
     rows = [describe(name) for name in DATASETS]
-    wide = Table("name", "title", "images", "size", "classes", "cached", "licence", box=None, header_style="bold")
+    wide = Table("name", "title", "images", "size", "classes", "state", "licence", box=None, header_style="bold")
     narrow = Table(Column("name", no_wrap=True), "title, licence", "images", "size", box=None, header_style="bold")
     for row in rows:
         images, (height, width) = f"{row.train_images:,} + {row.test_images:,}", row.image_size
-        size, cached = f"{height}×{width}×{row.channels}", "yes" if row.cached else "no"
-        wide.add_row(row.name, row.title, images, size, str(row.num_classes), cached, row.licence)
-        state = "cached" if row.cached else "not cached"
+        size, state = f"{height}×{width}×{row.channels}", "cached" if row.cached else "not cached"
+        wide.add_row(row.name, row.title, images, size, str(row.num_classes), state, row.licence)
         narrow.add_row(row.name, f"{row.title}, {row.num_classes} classes; {row.licence}; {state}", images, size)
     also = (
         "Also: a folder with one sub-folder per class (or train/, val/, test/ above them), a manifest (.csv, .tsv,"
