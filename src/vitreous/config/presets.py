@@ -65,7 +65,7 @@ def cnn() -> Config:
         data=DataConfig(augment=_WEAK_AUGMENT),
         train=TrainConfig(
             epochs=1.25, batch_size=128, optimizer="muon", muon_lr=0.02, muon_steps=3, lr=0.005, weight_decay=0.05,
-            label_smoothing=0.1, ema_decay=0.99,
+            label_smoothing=0.1, ema_decay=0.99, precision="auto",
         ),
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ def mnist_vit() -> Config:
         data=DataConfig(augment=_WEAK_AUGMENT),
         train=TrainConfig(
             epochs=4.5, batch_size=128, optimizer="muon", muon_lr=0.02, muon_steps=3, lr=0.01, weight_decay=0.05,
-            label_smoothing=0.1, ema_decay=0.99,
+            label_smoothing=0.1, ema_decay=0.99, precision="auto",
         ),
     )  # fmt: skip
 
@@ -187,9 +187,7 @@ def mnist_cnn() -> Config:
     AMD EPYC and had 99.45 % (docs/log.md).
     """
     base, plain = cnn(), mnist_plain()
-    return base.replace(
-        name="mnist-cnn", data=plain.data, train=base.train.replace(epochs=20, ema_decay=0.999, precision="auto")
-    )
+    return base.replace(name="mnist-cnn", data=plain.data, train=base.train.replace(epochs=20, ema_decay=0.999))
 
 
 def fashion_best() -> Config:
@@ -204,11 +202,11 @@ def fashion_best() -> Config:
             patch_size=1, stem_channels=(64, 128), stem_depth=2, dim=128, depth=3, num_heads=4, mlp_dim=256
         ),
         data=DataConfig(
-            name="fashion-mnist", val_fraction=0.05, augment=AugmentConfig(shift=2, flip=True, erase=0.3)
+            name="fashion-mnist", val_fraction=0.05, augment=AugmentConfig(shift=2, flip=True, erase=0.3, mix=0.5)
         ),
         train=TrainConfig(
-            epochs=40, batch_size=128, optimizer="muon", muon_lr=0.01, lr=0.0025, weight_decay=0.05,
-            label_smoothing=0.1, ema_decay=0.998,
+            epochs=48, batch_size=128, optimizer="muon", muon_lr=0.01, lr=0.0025, weight_decay=0.05,
+            label_smoothing=0.1, ema_decay=0.998, precision="auto",
         ),
     )  # fmt: skip
 

@@ -366,6 +366,8 @@ class AugmentConfig(_Frozen):
     flip: bool = False  # left-right
     #: random crops, resized to the image size: the smallest share of the area that one keeps, such as 0.35; 0: none
     crop: Fraction = 0.0
+    #: share of the images of which a rectangle, and as much of the label, is another training image's (CutMix)
+    mix: Fraction = 0.0
 
 
 class DataConfig(_Frozen):
@@ -473,6 +475,8 @@ class Config(_Frozen):
             )
         if self.train.loss == "nll" and self.train.label_smoothing:
             raise ValueError("train.label_smoothing has no effect with train.loss='nll': set it to 0")
+        if self.train.loss == "nll" and self.data.augment.mix:
+            raise ValueError("data.augment.mix needs train.loss='cross-entropy', which takes mixed labels, not 'nll'")
         for name in ("shard", "activation_checkpointing"):
             if getattr(self.train, name) and self.model.kind != "vit":
                 raise ValueError(

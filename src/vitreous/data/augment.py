@@ -18,6 +18,8 @@ from vitreous.data.splitmix import splitmix64
 
 _ELASTIC_GRID = 4  # control points per side; displacements between them are interpolated
 _ELASTIC_POINTS = 2 * _ELASTIC_GRID**2
+_FIRST_OF_CROPS = 9 + _ELASTIC_POINTS  # of an image's random numbers
+FIRST_UNUSED = _FIRST_OF_CROPS + 4
 _WIDEST = 4 / 3  # aspect ratio of a crop
 
 
@@ -45,7 +47,7 @@ def augment(
     Crops come first, and have the given size; without it, that of the images.
     """
     if config.crop:
-        random = uniforms(seed, epoch, indices, 4, first=9 + _ELASTIC_POINTS)
+        random = uniforms(seed, epoch, indices, 4, first=_FIRST_OF_CROPS)
         images = crop_and_resize(images, _crops(random, config.crop, images.shape[-2:]), size or images.shape[-2:])
     geometric = config.shift or config.rotate or config.scale or config.shear or config.elastic or config.flip
     if not geometric and not config.erase:

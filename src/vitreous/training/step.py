@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from vitreous.config import Config, TrainConfig
 from vitreous.data.augment import augment
 from vitreous.data.datasets import Dataset
+from vitreous.data.mixing import draw, mixed_labels, paste
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.evaluation.blank import set_background
 from vitreous.hardware import one_thread, return_freed_memory
@@ -188,17 +189,28 @@ class Stepper:
                 teacher = self.teacher.probabilities(pixels, temperature)
                 loss = (1 - share) * loss + share * distillation_loss(logits, teacher, temperature, reduction)
             if weights is not None:
-                loss = (weights[labels] * loss).mean()
-        return loss, int((logits.argmax(dim=1) == labels).sum())
+                loss = ((weights[labels] if labels.dim() == 1 else labels @ weights) * loss).mean()
+        largest = labels if labels.dim() == 1 else labels.argmax(dim=1)
+        return loss, int((logits.argmax(dim=1) == largest).sum())
 
     def batch(self, epoch: int, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return augmented images before normalisation, (B, C, H, W), and labels (B,)."""
+        """Return augmented images before normalisation, (B, C, H, W), and labels (B,): mixed ones are (B, classes)."""
+        train, share, seed = self.dataset.train, self.config.data.augment.mix, self.config.seed
+        pixels, labels = self._augmented(epoch, indices), train.labels[indices]
+        if share:
+            chosen, others, random = draw(share, seed, epoch, indices, len(train))
+            pixels[chosen], mixed = paste(pixels[chosen], self._augmented(epoch, others), random)
+            kept = torch.ones(len(indices)).index_copy(0, chosen, mixed)
+            theirs = labels.index_copy(0, chosen, train.labels[others])
+            labels = mixed_labels(labels, theirs, kept, self.dataset.num_classes).to(self.dtype)
+        return pixels, labels.to(self.device)
+
+    def _augmented(self, epoch: int, indices: Tensor) -> Tensor:
         train, chosen = self.dataset.train, self.config.data.augment
         pixels = train.stored_batch(indices) if chosen.crop else train.batch(indices)  # crops of a larger image
-        if chosen != type(chosen)():
-            size = train.image_shape[1:]
-            pixels = augment(pixels.float() / 255, indices, chosen, self.config.seed, epoch, size)
-        return pixels, train.labels[indices].to(self.device)
+        if chosen == type(chosen)():
+            return pixels
+        return augment(pixels.float() / 255, indices, chosen, self.config.seed, epoch, train.image_shape[1:])
 
     def _set_lr(self, factor: float) -> None:
         for optimizer, peaks in zip(self.optimizers, self.peak_lrs, strict=True):
