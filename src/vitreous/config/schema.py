@@ -367,7 +367,7 @@ class AugmentConfig(_Frozen):
     #: random crops, resized to the image size: the smallest share of the area that one keeps, such as 0.35; 0: none
     crop: Fraction = 0.0
     #: share of the images of which a rectangle, and as much of the label, is another training image's (CutMix)
-    mix: Fraction = 0.0
+    mix: Annotated[float, Field(ge=0, le=1)] = 0.0
 
 
 class DataConfig(_Frozen):

@@ -28,8 +28,8 @@ def draw(share: float, seed: int, epoch: int, indices: Tensor, num_images: int) 
 def paste(images: Tensor, others: Tensor, random: Tensor) -> tuple[Tensor, Tensor]:
     """Replace a rectangle of (B, C, height, width) by that of the others; return them and the share that is kept, (B,).
 
-    The rectangle's area is uniform from 0 to the whole image, its shape the image's, its centre anywhere; what extends
-    beyond the edge is cut, and the share counts whole pixels.
+    The rectangle's area is uniform from 0 to the whole image, its shape the image's, its centre anywhere; it may extend
+    beyond the edge, and the share counts whole pixels inside.
     """
     side = random[:, 0].sqrt()
     inside = [

@@ -90,7 +90,9 @@ def demo(
         except DataError as error:
             log(f"MNIST is out of reach, so this runs on digits (1,797 images that come with scikit-learn): {error}")
             data = "digits"
-    settings = [f"train.epochs={_DIGITS_EPOCHS}"] if data == "digits" else []
+    settings = ["train.precision=auto"]  # of both, so that their training times can be compared
+    if data == "digits":
+        settings.append(f"train.epochs={_DIGITS_EPOCHS}")
     return compare(("mnist-vit", "cnn"), data=data, out=folder, settings=settings, device=device)
 
 
