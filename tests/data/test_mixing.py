@@ -64,7 +64,8 @@ def test_an_image_is_mixed_the_same_way_in_every_batch():
 
 
 def test_what_is_pasted_is_another_training_image():
-    one = stepper("data.augment.mix=1")
+    nothing_else = (f"data.augment.{name}=0" for name in ("shift", "rotate", "scale"))
+    one = stepper("data.augment.mix=1", *nothing_else)
     pixels, labels = one.batch(0, torch.arange(64))
     _, others, _ = draw(1.0, one.config.seed, 0, torch.arange(64), len(one.dataset.train))
     own, theirs = (one.dataset.train.batch(indices).float() / 255 for indices in (torch.arange(64), others))

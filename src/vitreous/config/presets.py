@@ -57,8 +57,8 @@ def vit_hybrid() -> Config:
 def cnn() -> Config:
     """The article's CNN with the same care as the ViT: augmentation, Muon, a schedule, averaged weights.
 
-    `python bench/recipes.py cnn`: 99.14 ± 0.06 % of MNIST's test set (3 seeds) after 32 s on two cores of an AMD EPYC at
-    217 GFLOP/s. `make demo` trains it in bfloat16 where that is faster, like the ViT beside it.
+    `python bench/recipes.py cnn`: 99.14 ± 0.06 % of MNIST's test set (3 seeds) after 32 s on two cores of an AMD EPYC
+    at 217 GFLOP/s. `make demo` trains it in bfloat16 where that is faster, like the ViT beside it.
     """
     return Config(
         name="cnn",
