@@ -26,6 +26,14 @@ def test_augmentation_does_not_depend_on_the_batch():
     torch.testing.assert_close(torch.cat(parts), whole[order], rtol=0, atol=1e-6)
 
 
+def test_the_amounts_of_an_epoch_at_once_are_those_of_each_batch():
+    originals, indices = images(), torch.arange(100, 132)
+    for config in (EVERYTHING, AugmentConfig(shift=1.5, rotate=7), AugmentConfig(shift=3, flip=True)):
+        alone = augment(originals, indices, config, seed=3, epoch=5)
+        at_once = augment(originals, indices, config, seed=3, epoch=5, num_images=200)
+        torch.testing.assert_close(at_once, alone, rtol=0, atol=1e-6)
+
+
 @pytest.mark.parametrize("change", [{"seed": 4}, {"epoch": 6}])
 def test_augmentation_changes_with_seed_and_epoch(change):
     arguments = {"seed": 3, "epoch": 5}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from vitreous import hardware
 from vitreous.config import ViTConfig
 from vitreous.models import build
 from vitreous.models.fast import vit as fast
@@ -29,6 +30,22 @@ def test_values_and_gradients(batch, tokens, heads, width):
     (our_grad,) = torch.autograd.grad(ours, qkv, direction)
     (their_grad,) = torch.autograd.grad(theirs, qkv, direction)
     torch.testing.assert_close(our_grad, their_grad, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("tokens", [17, 33])  # softmax in float32 and in bfloat16
+def test_values_and_gradients_in_bfloat16(tokens):
+    if not hardware.bfloat16_works():
+        pytest.skip("no bfloat16 on this CPU")
+    torch.manual_seed(0)
+    exact = torch.randn(3, tokens, 48, requires_grad=True)
+    direction = torch.randn(3, tokens, 16)
+    rounded = exact.detach().bfloat16().requires_grad_()
+    expected, found = spelled_out(exact, 2), PackedAttention.apply(rounded, 2)
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found.float(), expected, atol=0.03, rtol=0)
+    (expected_grad,) = torch.autograd.grad(expected, exact, direction)
+    (found_grad,) = torch.autograd.grad(found, rounded, direction.bfloat16())
+    torch.testing.assert_close(found_grad.float(), expected_grad, atol=0.06, rtol=0)
 
 
 def test_a_gradient_that_is_not_contiguous():

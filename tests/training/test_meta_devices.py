@@ -162,9 +162,9 @@ def test_a_tensor_left_on_the_cpu_is_noticed(tmp_path, autocasts, monkeypatch):
         fit(small("train.epochs=0.1"), tmp_path / "labels", device="meta", progress=False)
     monkeypatch.setattr(Stepper, "batch", batch)
 
-    split = FastAttention._split
+    attend = FastAttention._first_token
     shift = torch.ones(1)
-    monkeypatch.setattr(FastAttention, "_split", lambda self, x, parts: split(self, x + shift, parts))
+    monkeypatch.setattr(FastAttention, "_first_token", lambda self, x: attend(self, x + shift))
     with OneDevice(), pytest.raises(WrongDevice, match="add"):
         fit(small("train.epochs=0.1"), tmp_path / "module", device="meta", progress=False)
 

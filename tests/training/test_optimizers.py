@@ -6,6 +6,7 @@ import itertools
 import pytest
 import torch
 
+from vitreous import hardware
 from vitreous.config import CNNConfig, TrainConfig, ViTConfig
 from vitreous.models import build
 from vitreous.training import muon
@@ -51,6 +52,26 @@ def test_muon_step_by_hand():
     ahead = 0.1 * gradient + 0.9 * velocity
     expected = before * (1 - 0.1 * 0.5) - 0.1 * torch.cat([orthogonalise(part[None])[0] for part in ahead.chunk(3)])
     torch.testing.assert_close(weight.detach(), expected)
+
+
+def test_large_matrices_are_orthogonalised_in_the_chosen_precision(monkeypatch):
+    """Small ones in their own: the same bits as without."""
+    if not hardware.bfloat16_works():
+        pytest.skip("no bfloat16 on this CPU")
+    torch.manual_seed(0)
+    gradient = torch.randn(24, 40)
+
+    def moved(dtype: torch.dtype | None) -> torch.Tensor:
+        weight = torch.nn.Parameter(torch.zeros(24, 40))
+        weight.grad = gradient.clone()
+        Muon([(weight, 1)], lr=1.0, momentum=0.9, weight_decay=0.0, dtype=dtype).step()
+        return weight.detach()
+
+    exact = moved(None)
+    assert torch.equal(moved(torch.bfloat16), exact)
+    monkeypatch.setattr(muon, "_LARGE", 24 * 24 * 40)
+    assert not torch.equal(moved(torch.bfloat16), exact)
+    torch.testing.assert_close(moved(torch.bfloat16), exact, atol=0.02, rtol=0)
 
 
 def test_every_parameter_is_optimised_once():

@@ -5,6 +5,7 @@ Shapes: B images, C channels. Images are floats in [0, 1]; pixels from outside t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
@@ -21,6 +22,7 @@ _ELASTIC_POINTS = 2 * _ELASTIC_GRID**2
 _FIRST_OF_CROPS = 9 + _ELASTIC_POINTS  # of an image's random numbers
 FIRST_UNUSED = _FIRST_OF_CROPS + 4
 _WIDEST = 4 / 3  # aspect ratio of a crop
+_MOST_IMAGES_AT_ONCE = 2**18  # whose numbers of an epoch are kept: 60 bytes per image, 190 with elastic distortion
 
 
 def uniforms(seed: int, epoch: int, indices: Tensor, count: int, first: int = 0) -> Tensor:
@@ -41,10 +43,13 @@ def augment(
     seed: int,
     epoch: int,
     size: tuple[int, int] | None = None,
+    num_images: int | None = None,
 ) -> Tensor:
     """Transform each of the (B, C, height, width) images by random amounts of its own.
 
-    Crops come first, and have the given size; without it, that of the images.
+    Crops come first, and have the given size; without it, that of the images. With the number of all images, the
+    amounts of an epoch are computed at once: some sixty operations less per batch, which take as long as those of a
+    small model (docs/log.md).
     """
     if config.crop:
         random = uniforms(seed, epoch, indices, 4, first=_FIRST_OF_CROPS)
@@ -52,15 +57,31 @@ def augment(
     geometric = config.shift or config.rotate or config.scale or config.shear or config.elastic or config.flip
     if not geometric and not config.erase:
         return images
-    random = uniforms(seed, epoch, indices, 9 + (_ELASTIC_POINTS if config.elastic else 0))
+    if num_images is None or num_images > _MOST_IMAGES_AT_ONCE:
+        theta, random = _amounts(config, seed, epoch, indices, images.shape[-2:])
+    else:
+        tables = _amounts_of_epoch(config, seed, epoch, num_images, images.shape[-2:])
+        theta, random = (table[indices] for table in tables)
     if geometric:
-        mirrored = _is_mirrored(seed, epoch, indices) if config.flip else torch.zeros(len(images), dtype=torch.bool)
-        theta = _inverse_affine(random, mirrored, config, images.shape[-2:])
         grid = F.affine_grid(theta, list(images.shape), align_corners=False)
         if config.elastic:
             grid = grid + _elastic(random[:, 9:], config.elastic, images.shape[-2:])
         images = F.grid_sample(images, grid.to(images.dtype), padding_mode="zeros", align_corners=False)
     return _erase(images, random[:, 6:9], config.erase) if config.erase else images
+
+
+def _amounts(config: AugmentConfig, seed: int, epoch: int, indices: Tensor, size: torch.Size) -> tuple[Tensor, Tensor]:
+    """Return the affine map of each image, (B, 2, 3), and all of its random numbers, (B, 9 or more)."""
+    random = uniforms(seed, epoch, indices, 9 + (_ELASTIC_POINTS if config.elastic else 0))
+    mirrored = _is_mirrored(seed, epoch, indices) if config.flip else torch.zeros(len(indices), dtype=torch.bool)
+    return _inverse_affine(random, mirrored, config, size), random
+
+
+@functools.lru_cache(maxsize=2)
+def _amounts_of_epoch(
+    config: AugmentConfig, seed: int, epoch: int, num_images: int, size: torch.Size
+) -> tuple[Tensor, Tensor]:
+    return _amounts(config, seed, epoch, torch.arange(num_images), size)
 
 
 def _crops(random: Tensor, smallest: float, size: torch.Size) -> Tensor:

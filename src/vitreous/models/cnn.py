@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitreous.config import CNNConfig
+from vitreous.models.fast.dropout import Dropout
 from vitreous.models.input import check_input
 
 
@@ -19,9 +20,9 @@ class CNN(nn.Module):
         first, second = config.conv_channels
         self.conv1 = nn.Conv2d(config.channels, first, kernel_size=3)
         self.conv2 = nn.Conv2d(first, second, kernel_size=3)
-        self.conv_dropout = nn.Dropout(config.conv_dropout)
+        self.conv_dropout = Dropout(config.conv_dropout)
         self.fc1 = nn.Linear(config.flat_features, config.hidden)
-        self.hidden_dropout = nn.Dropout(config.hidden_dropout)
+        self.hidden_dropout = Dropout(config.hidden_dropout)
         self.fc2 = nn.Linear(config.hidden, config.num_classes)
 
     def features(self, images: Tensor) -> Tensor:
@@ -38,7 +39,7 @@ class CNN(nn.Module):
         return self._classify(F.max_pool2d(features, 2))
 
     def _classify(self, pooled: Tensor) -> Tensor:
-        x = self.conv_dropout(pooled).flatten(1)
+        x = self.conv_dropout(pooled.flatten(1))
         return self.fc2(self.hidden_dropout(F.relu(self.fc1(x))))
 
     def forward(self, images: Tensor) -> Tensor:

@@ -18,8 +18,13 @@ Named = list[tuple[str, nn.Parameter]]
 _EMBEDDINGS = ("cls_token", "reg_token", "pos_embed", "rel_pos")
 
 
-def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """Return a recipe's optimizers. Weight decay acts on matrices only: no biases, norms, class token or positions."""
+def make_optimizers(
+    model: nn.Module, config: TrainConfig, muon_dtype: torch.dtype | None = None
+) -> list[torch.optim.Optimizer]:
+    """Return a recipe's optimizers. Weight decay acts on matrices only: no biases, norms, class token or positions.
+
+    `muon_dtype` is the precision of Muon's large products; None: that of the parameters.
+    """
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     scales = _layer_scales(named, config.layer_decay)
     if config.optimizer == "sgd":
@@ -33,7 +38,7 @@ def make_optimizers(model: nn.Module, config: TrainConfig) -> list[torch.optim.O
     stacked = [(p, 3 if name.endswith("qkv.weight") else 1) for name, p in inner]
     lr_scales = [scales[name] for name, _ in inner]
     kind = ShardedMuon if is_sharded(inner[0][1]) else Muon
-    muon = kind(stacked, config.muon_lr, config.momentum, config.weight_decay, lr_scales, config.muon_steps)
+    muon = kind(stacked, config.muon_lr, config.momentum, config.weight_decay, lr_scales, config.muon_steps, muon_dtype)
     return [muon, adamw]
 
 

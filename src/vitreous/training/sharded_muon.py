@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from vitreous.training.muon import Muon, orthogonalise_parameters, work
+from vitreous.training.muon import Muon
 from vitreous.training.sharding import is_sharded
 
 
@@ -27,15 +26,14 @@ class ShardedMuon(Muon):
         groups = [(group, members) for group, members in groups if members]
         if not groups:
             return
-        exchange = _Exchange(groups)
+        exchange = _Exchange([(p, self.work(p)) for _, members in groups for p in members])
         whole = exchange.to_owners([rows for group, members in groups for rows in self._look_ahead(group, members)])
         updates: dict[int, Tensor] = {}
         first = 0
-        for group, members in groups:
+        for _, members in groups:
             if own := [number for number in range(first, first + len(members)) if number in whole]:
-                stacked = torch.stack([whole[number] for number in own])
-                found = orthogonalise_parameters(stacked, group["splits"], self.steps)
-                updates |= dict(zip(own, found.unbind(0), strict=True))
+                found = self._orthogonalise([members[n - first] for n in own], [whole[n] for n in own])
+                updates |= dict(zip(own, found, strict=True))
             first += len(members)
         rows = iter(exchange.from_owners(updates))
         for group, members in groups:
@@ -45,13 +43,14 @@ class ShardedMuon(Muon):
 class _Exchange:
     """Moves the rows of sharded parameters to one rank each, their owner, and back."""
 
-    def __init__(self, groups: list[tuple[dict[str, Any], list[Tensor]]]):
-        first = groups[0][1][0]
+    def __init__(self, parameters: list[tuple[Tensor, int]]):
+        """`parameters` are those of all groups, each with its work."""
+        first = parameters[0][0]
         assert is_sharded(first)
         self.group, self.ranks = first.device_mesh.get_group(), first.device_mesh.size()
         self.rank, self.like = first.device_mesh.get_local_rank(), first.to_local()
-        self.shapes = [parameter.shape for _, members in groups for parameter in members]
-        self.owners = self._balance([work({**group, "params": [p]}) for group, members in groups for p in members])
+        self.shapes = [parameter.shape for parameter, _ in parameters]
+        self.owners = self._balance([work for _, work in parameters])
         self.owned = [[m for m, owner in enumerate(self.owners) if owner == rank] for rank in range(self.ranks)]
 
     def _balance(self, works: list[int]) -> list[int]:

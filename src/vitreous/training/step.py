@@ -85,7 +85,7 @@ class Stepper:
                 shard(model, mesh)
                 group.wrap(model)
         self._gathered: nn.Module | None = None  # since the last step
-        self.optimizers = make_optimizers(self.model, train)
+        self.optimizers = make_optimizers(self.model, train, torch.bfloat16 if self.is_bfloat16 else None)
         self.peak_lrs = [[g["lr"] for g in optimizer.param_groups] for optimizer in self.optimizers]
         self.averaged = AveragedWeights(self.model, averaged, train.ema_decay) if averaged is not None else None
         seed_generators(config.seed, group.rank)
@@ -210,7 +210,8 @@ class Stepper:
         pixels = train.stored_batch(indices) if chosen.crop else train.batch(indices)  # crops of a larger image
         if chosen == type(chosen)():
             return pixels
-        return augment(pixels.float() / 255, indices, chosen, self.config.seed, epoch, train.image_shape[1:])
+        size = train.image_shape[1:]
+        return augment(pixels.float() / 255, indices, chosen, self.config.seed, epoch, size, len(train))
 
     def _set_lr(self, factor: float) -> None:
         for optimizer, peaks in zip(self.optimizers, self.peak_lrs, strict=True):
