@@ -19,7 +19,7 @@ def test_rate_and_scale(p, dtype):
     assert abs(float((dropped == 0).float().mean()) - p) < 5 * (p * (1 - p) / count) ** 0.5  # five standard deviations
     zero, kept = dropped.unique().tolist()
     assert zero == 0
-    assert kept == pytest.approx(1 / (1 - p), rel=1e-4 if dtype == torch.float32 else 1e-2)
+    assert kept == pytest.approx(1 / (1 - p), rel=3e-4 if dtype == torch.float32 else 1e-2)
 
 
 def test_neighbours_are_independent():

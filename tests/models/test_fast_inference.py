@@ -7,6 +7,7 @@ import time
 
 import pytest
 import torch
+from torch.nn.utils import prune
 
 from vitreous.config import CNNConfig, ViTConfig
 from vitreous.models import build
@@ -132,6 +133,15 @@ def test_few_products_run_on_one_thread(monkeypatch, threads, images, expected):
         inference.infer(build(ViTConfig()).eval(), torch.randn(images, 1, 28, 28))
     assert taken == [expected]
     assert torch.get_num_threads() == 2  # restored
+
+
+def test_a_pruned_model_computes_with_its_mask(randomise):
+    """The weight is no parameter any more, but a product of two tensors."""
+    model = randomise(build(ViTConfig(depth=2)).eval())
+    prune.l1_unstructured(model.blocks[0].attn.qkv, "weight", amount=0.5)
+    images = torch.randn(2, 1, 28, 28)
+    with torch.no_grad():
+        torch.testing.assert_close(inference.infer(model, images), model(images), rtol=1e-4, atol=1e-5)
 
 
 def test_gradients_flow_when_they_are_wanted():

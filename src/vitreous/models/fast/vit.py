@@ -10,10 +10,11 @@ import copy
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitreous.config import ViTConfig
 from vitreous.models.fast.attention import fused_attention_is_faster, packed_attention
+from vitreous.models.fast.dropout import Dropout
 from vitreous.models.input import check_input
 from vitreous.models.vit import Attention, Block, Taps, ViT
 
@@ -96,6 +97,12 @@ class FastBlock(Block):
 class FastViT(ViT):
     block_class = FastBlock
 
+    def __init__(self, config: ViTConfig):
+        super().__init__(config)
+        for module in self.modules():
+            if type(module) is nn.Dropout:
+                module.__class__ = Dropout
+
     @property
     def reads_first_token(self) -> bool:
         """Whether the head reads the class token alone, so that the last block can compute its row alone."""
@@ -121,7 +128,7 @@ class FastViT(ViT):
 def readable(model: FastViT) -> ViT:
     """Return a copy that computes every step as the paper writes it, for those who look at the steps."""
     model = copy.deepcopy(model)
-    written: dict[type, type] = {FastAttention: Attention, FastBlock: Block, FastViT: ViT}
+    written: dict[type, type] = {FastAttention: Attention, FastBlock: Block, FastViT: ViT, Dropout: nn.Dropout}
     for module in model.modules():
         module.__class__ = written.get(type(module), type(module))
     return model
