@@ -306,3 +306,40 @@ def test_the_channels_that_the_model_takes_where_no_argument_states_them(tmp_pat
     (tmp_path / "grey.py").write_text(GREY)
     _, known = target_model(f"{tmp_path / 'grey.py'}:Grey")
     assert known["input_shape"] == (1, 28, 28)
+
+
+LATE = """
+import os, sys
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "code"))
+sys.path.append(os.path.join(HERE, "lib"))
+sys.exit("this call is executed")
+
+def build(num_classes=10):
+    from net import Net
+    return Net(num_classes)
+"""
+
+
+def test_imports_in_a_constructor_and_in_forward_from_where_the_file_looks(tmp_path, no_overfitting) -> None:
+    """Also for the instances with other arguments; afterwards other imports are as before."""
+    for name in ("code", "lib"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "entry.py").write_text(LATE)
+    (tmp_path / "lib" / "vitreous_test_helper.py").write_text("def flat(x): return x.flatten(1)\n1 / 0\n")
+    (tmp_path / "code" / "net.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, num_classes):\n"
+        "        super().__init__()\n"
+        "        self.layer = nn.Linear(784, num_classes)\n"
+        "    def forward(self, x):\n"
+        "        from vitreous_test_helper import flat\n"
+        "        return self.layer(flat(x))\n"
+    )
+    search_path, finders = list(sys.path), list(sys.meta_path)
+    diagnosis = diagnose_target(f"{tmp_path / 'entry.py'}:build", input_shape="1,28,28")
+    assert diagnosis.findings == ()
+    assert "vitreous_test_helper" in sys.modules
+    assert sys.path == search_path
+    assert sys.meta_path == finders

@@ -36,6 +36,8 @@ LOADING_SECONDS = 60.0  # of wall time, for importing the file and for building 
 _HARMLESS = frozenset(["torch", "np", "numpy", "math", "os", "int", "float", "str", "bool", "tuple", "list", "dict",
     "set", "range", "len", "partial", "functools", "namedtuple", "collections", "TypeVar", "typing", "logging",
     "getLogger", "Path", "pathlib", "isinstance", "argparse", "ArgumentParser"])  # fmt: skip
+#: Calls that are executed on their own.
+_ON_SEARCH_PATH = frozenset(["sys.path.append", "sys.path.extend", "sys.path.insert"])
 
 
 def load_from_file(path: Path, name: str) -> Callable[..., nn.Module]:
@@ -74,7 +76,7 @@ def build(
     namespace = vars(sys.modules[found.__module__]) if getattr(found, "__module__", "") in sys.modules else {}
     arguments, shape = guess_arguments(signature, given, input_shape, namespace)
     try:
-        with time_limit(f"building {target}"):
+        with time_limit(f"building {target}"), searching(found):
             model = found(**arguments)
     except MissingModule as error:
         raise VitreousError(f"{target} cannot be built: {error}") from None
@@ -150,8 +152,11 @@ def _import(path: Path) -> ModuleType:
     error: Exception | None = None
     for _ in range(4):  # from its own folder, or as part of a package around it
         _forget()
+        # a repository's files are often run from its root
+        roots = [folder, *list(folder.parents)[:5], Path.cwd()]
+        _finders[:] = [_DefinitionsFinder(roots), _PlaceholderFinder()]
         try:
-            with _importing(folder), time_limit(f"importing {path}"):
+            with _on_meta_path(), time_limit(f"importing {path}"):
                 return importlib.import_module(name)
         except ImportError as failed:
             error = failed  # of the last try: the ones before could not know the package
@@ -166,6 +171,7 @@ def _import(path: Path) -> ModuleType:
 
 
 _from_files: set[str] = set()  # the modules that were imported from files that are not installed
+_finders: list[importlib.abc.MetaPathFinder] = []  # of the last file: its definitions, then placeholders
 
 
 def _forget() -> None:
@@ -176,10 +182,19 @@ def _forget() -> None:
 
 
 @contextlib.contextmanager
-def _importing(folder: Path) -> Iterator[None]:
-    """Search the folder, those above it and the current one, execute only definitions there, replace the missing."""
-    roots = [folder, *list(folder.parents)[:5], Path.cwd()]  # a repository's files are often run from its root
-    definitions, placeholders = _DefinitionsFinder(roots), _PlaceholderFinder()
+def searching(found: Callable[..., nn.Module]) -> Iterator[None]:
+    """Find the modules that code of the last file imports while it runs: in a constructor, or in forward."""
+    with _on_meta_path() if getattr(found, "__module__", None) in _from_files else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def _on_meta_path() -> Iterator[None]:
+    """Execute only definitions of what is not installed, and replace what is missing."""
+    definitions, placeholders = _finders
+    if definitions in sys.meta_path:
+        yield
+        return
     sys.meta_path.insert(0, definitions)
     sys.meta_path.append(placeholders)
     try:
@@ -190,7 +205,9 @@ def _importing(folder: Path) -> Iterator[None]:
 
 
 class _DefinitionsFinder(importlib.abc.MetaPathFinder):
-    def __init__(self, roots: Sequence[Path]) -> None:
+    """Finds modules in the file's own folder, those above it, the current one, and where it looks itself."""
+
+    def __init__(self, roots: list[Path]) -> None:
         self.roots = roots
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
@@ -209,7 +226,7 @@ class _DefinitionsFinder(importlib.abc.MetaPathFinder):
             base = root / fullname.rpartition(".")[2]
             for file, package in ((base.with_suffix(".py"), False), (base / "__init__.py", True)):
                 if file.is_file():
-                    loader = _DefinitionsLoader(fullname, str(file))
+                    loader = _DefinitionsLoader(fullname, str(file), self.roots)
                     return _spec(fullname, loader, file.parent if package else None, str(file))
             if base.is_dir() and any(base.rglob("*.py")):
                 return _spec(fullname, None, base, None)
@@ -232,12 +249,17 @@ def _spec(name: str, loader: Any, folder: Path | None, file: str | None) -> impo
 
 
 class _DefinitionsLoader(importlib.machinery.SourceFileLoader):
+    def __init__(self, fullname: str, path: str, roots: list[Path]) -> None:
+        super().__init__(fullname, path)
+        self.roots = roots
+
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         return None
 
     def exec_module(self, module: ModuleType) -> None:
         module.__file__ = self.path
         source = Path(self.path).read_text(encoding="utf-8", errors="replace")
+        search_path = list(sys.path)
         for statement in _definitions(ast.parse(source, self.path).body):
             code = compile(ast.Module([statement], []), self.path, "exec")
             try:
@@ -249,6 +271,10 @@ class _DefinitionsLoader(importlib.machinery.SourceFileLoader):
                     vars(module).update(_unimportable(statement, error))
                 elif isinstance(statement, ast.ClassDef | ast.FunctionDef):
                     raise  # an assignment that fails (data that are not here) may not be needed
+            if not isinstance(statement, ast.Import | ast.ImportFrom):
+                # what the file adds is searched for definitions; other imports do not search there
+                self.roots[1:1] = [Path(entry) for entry in sys.path if entry not in search_path]
+                sys.path[:] = search_path
 
 
 def _definitions(body: list[ast.stmt]) -> Iterator[ast.stmt]:
@@ -257,6 +283,10 @@ def _definitions(body: list[ast.stmt]) -> Iterator[ast.stmt]:
             yield statement
         elif isinstance(statement, ast.Assign | ast.AnnAssign | ast.AugAssign):
             if all(_root(call) in _HARMLESS for call in _calls(statement)):
+                yield statement
+        elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+            calls = list(_calls(statement))
+            if ast.unparse(calls[0]) in _ON_SEARCH_PATH and all(_root(call) in _HARMLESS for call in calls[1:]):
                 yield statement
         elif isinstance(statement, ast.Try):
             for part in (statement.body, *(handler.body for handler in statement.handlers)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import json
@@ -20,7 +21,7 @@ from vitreous.data.datasets import Dataset, load_dataset
 from vitreous.data.preprocessing import Preprocessing
 from vitreous.doctor.diagnosis import diagnose, without_prints
 from vitreous.doctor.findings import Diagnosis
-from vitreous.doctor.model_file import TookTooLong, build, load_from_file, time_limit
+from vitreous.doctor.model_file import TookTooLong, build, load_from_file, searching, time_limit
 from vitreous.errors import ConfigError, DataError, VitreousError, quoted
 from vitreous.hardware import prepare, require_memory
 from vitreous.models import build as build_model
@@ -75,7 +76,8 @@ def diagnose_target(
             known |= _data_arguments(dataset, Preprocessing.for_dataset(dataset))
     if shape is not None:
         known["input_shape"] = shape
-    return dataclasses.replace(diagnose(model, **known, seed=seed), notes=notes)
+    with searching(known["constructor"][0]) if "constructor" in known else contextlib.nullcontext():
+        return dataclasses.replace(diagnose(model, **known, seed=seed), notes=notes)
 
 
 def target_model(
