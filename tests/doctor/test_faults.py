@@ -590,14 +590,6 @@ class OneBlockWithoutSkip(TinyViT):
             return x + self.mlp(self.norm2(x))
 
 
-@has_only("skip-normalised")
-class OnlyTheMLPSkipNormalised(TinyViT):
-    class block(TinyBlock):
-        def forward(self, x: Tensor) -> Tensor:
-            x = x + self.attend(self.norm1(x))
-            return self.norm2(x) + self.mlp(self.norm2(x))  # the norm is called twice
-
-
 @has_only("branch-doubled")
 class BranchCalledTwice(TinyViT):
     class block(TinyBlock):
@@ -994,6 +986,135 @@ class NormalisedByTheBatch(TinyViT):
 class SqueezesTheBatch(TinyViT):
     def forward(self, images: Tensor) -> Tensor:
         return super().forward(images).squeeze()
+
+
+class OneHead(nn.Module):
+    def __init__(self, dim: int, width: int):
+        super().__init__()
+        self.width, self.qkv = width, nn.Linear(dim, 3 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(x).chunk(3, dim=-1)
+        return (q @ k.mT * self.width**-0.5).softmax(dim=-1) @ v
+
+
+class HeadsInAList(TinyBlock):
+    def __init__(self, dim: int, num_heads: int):
+        super().__init__(dim, num_heads)
+        del self.qkv
+        self.list = nn.ModuleList(self.make(dim, num_heads))
+
+    def make(self, dim: int, num_heads: int) -> list[nn.Module]:
+        return [OneHead(dim, dim // num_heads) for _ in range(num_heads)]
+
+    def attend(self, x: Tensor) -> Tensor:
+        return self.proj(torch.cat([head(x) for head in self.list], dim=-1))
+
+
+@has_only()
+class HeadsOfTheirOwn(TinyViT):
+    block = HeadsInAList
+
+
+@has_only("heads-share-weights")
+class OneHeadRepeated(TinyViT):
+    class block(HeadsInAList):
+        def make(self, dim: int, num_heads: int) -> list[nn.Module]:
+            return [OneHead(dim, dim // num_heads)] * num_heads
+
+
+class ConvolvedMLP(TinyBlock):
+    """As in PVT v2: a depthwise convolution between the two layers of the MLP."""
+
+    def __init__(self, dim: int, num_heads: int):
+        super().__init__(dim, num_heads)
+        self.first, self.second = nn.Linear(dim, 2 * dim), nn.Linear(2 * dim, dim)
+        self.depthwise = nn.Conv2d(2 * dim, 2 * dim, 3, padding=1, groups=2 * dim)
+        del self.mlp
+
+    def as_map(self, x: Tensor) -> Tensor:
+        return x.mT.reshape(len(x), -1, 3, 3)
+
+    def mlp(self, x: Tensor) -> Tensor:
+        maps = self.depthwise(self.as_map(self.first(x[:, 1:])))
+        patches = self.second(nn.functional.gelu(maps.flatten(2).mT))
+        return nn.functional.pad(patches, (0, 0, 1, 0))
+
+
+@has_only()
+class TokensBackOnTheMap(MeanPooled):
+    block = ConvolvedMLP
+
+
+@has_only("patches-scrambled")
+class TokensReshapedToAMap(MeanPooled):
+    class block(ConvolvedMLP):
+        def as_map(self, x: Tensor) -> Tensor:
+            return x.reshape(len(x), -1, 3, 3)  # without moving the features in front of the tokens
+
+
+@has_only("activation-on-logits")
+class LogitsNormalised(TinyViT):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.LayerNorm(10)
+
+    def classify(self, x: Tensor) -> Tensor:
+        return self.last(nn.functional.gelu(super().classify(x)))
+
+
+@has_only("softmax-missing")
+class SoftmaxComputedAndThrownAway(TinyViT):
+    class block(TinyBlock):
+        def weights(self, q: Tensor, k: Tensor) -> Tensor:
+            scores = q @ k.mT * q.shape[-1] ** -0.5
+            self.shown = scores.softmax(dim=-1)
+            return scores
+
+
+@has_only("attention-summed", "attention-scale")
+class WeightsScaledAndSummed(TinyViT):
+    """einsum('bhqk, bhvd -> bhqd'): k and v are two axes, each summed for itself."""
+
+    class block(TinyBlock):
+        def attend(self, x: Tensor) -> Tensor:
+            q, k, v = self.heads(x)
+            weights = (q @ k.mT).softmax(dim=-1) / q.shape[-1] ** 0.5
+            return self.proj(self.merge(torch.einsum("bhqk, bhvd -> bhqd", weights, v)))
+
+
+@has_only()
+class TwoAttentionsInParallel(TinyViT):
+    class block(TinyBlock):
+        def __init__(self, dim: int, num_heads: int):
+            super().__init__(dim, num_heads)
+            self.other, self.norm3 = TinyBlock(dim, num_heads), nn.LayerNorm(dim)
+            del self.other.norm1, self.other.norm2, self.other.mlp
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = x + sum([self.attend(self.norm1(x)), self.other.attend(self.norm3(x))])
+            return x + self.mlp(self.norm2(x))
+
+
+@has_only()
+class PositionsAreDistances(TinyViT):
+    """Places that are mirror images of each other are alike for a model that knows distances only (2-D ALiBi)."""
+
+    class block(TinyBlock):
+        def weights(self, q: Tensor, k: Tensor) -> Tensor:
+            side = torch.arange(3.0, device=q.device)
+            places = torch.cartesian_prod(side, side)
+            distances = nn.functional.pad(torch.cdist(places, places), (1, 0, 1, 0))
+            slopes = torch.arange(1.0, 3.0, device=q.device).view(2, 1, 1) / 4
+            return (q @ k.mT * q.shape[-1] ** -0.5 - slopes * distances).softmax(dim=-1)
+
+    def embed(self, images: Tensor) -> Tensor:
+        x = self.patchify(images)
+        return torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1)
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.positions
 
 
 @has_only("not-a-classifier")

@@ -206,7 +206,7 @@ def wrapped(*branches) -> type[TinyViT]:
     [
         ([lambda: Residual(PreNorm(Attention())), lambda: Residual(PreNorm(mlp()))], set()),
         ([lambda: PreNorm(Residual(Attention())), lambda: Residual(PreNorm(mlp()))], {"skip-normalised"}),
-        ([lambda: Residual(PreNorm(Attention())), lambda: PreNorm(Residual(mlp()))], {"skip-normalised"}),
+        ([lambda: Residual(PreNorm(Attention())), lambda: PreNorm(Residual(mlp()))], set()),  # a note, as CCT has it
         ([lambda: Residual(PreNorm(Attention())), lambda: Residual(mlp())], {"branch-not-normalised"}),
         ([lambda: Residual(PreNorm(PreNorm(Attention()))), lambda: Residual(PreNorm(mlp()))], {"norm-repeated"}),
         ([lambda: Residual(nn.Sequential(Residual(PreNorm(Attention())), PreNorm(mlp())))], {"skip-missing"}),
@@ -217,3 +217,11 @@ def test_wrappers(branches: list, findings: set[str], no_overfitting) -> None:
     diagnosis = diagnose(wrapped(*branches)(), input_shape=(1, 12, 12), fresh=True)
     found = "\n".join(f"{one.id}: {one.measured}" for one in diagnosis.findings)
     assert diagnosis.ids("warning", "broken") == findings, found
+
+
+def test_a_skip_normalised_around_the_mlp_alone_is_a_note(no_overfitting) -> None:
+    """The blocks of the published CCT, CVT and ViT-Lite: x = x + attention(norm(x)), x = norm(x), x = x + MLP(x)."""
+    model = wrapped(lambda: Residual(PreNorm(Attention())), lambda: PreNorm(Residual(mlp())))()
+    diagnosis = diagnose(model, input_shape=(1, 12, 12), fresh=True)
+    assert diagnosis.ids("note") == {"skip-normalised"}
+    assert diagnosis.exit_code == 0

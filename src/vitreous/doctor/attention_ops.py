@@ -120,8 +120,9 @@ def summed_weights(recorder: Recorder, ops: list[AttentionOp]) -> list[SummedWei
         softmax = softmax_of(node.parents[0]) if node.op == "sum" and node.from_input and node.parents else None
         if softmax is None or id(softmax.logits) in used or (scores := score_product(softmax.logits)) is None:
             continue
-        sums = node.tensor.detach()
-        if float((sums - 1).abs().max()) < 1e-3 and node.parents[0].tensor.numel() > sums.numel():
+        sums = node.tensor.detach().float()
+        typical = float(sums.mean())  # 1, or what the weights were multiplied by afterwards
+        if float((sums - typical).abs().max()) < 1e-3 * typical and node.parents[0].tensor.numel() > sums.numel():
             found.append(SummedWeights(node, softmax, scores))
     return found
 
@@ -218,10 +219,25 @@ def unnormalised_attention(recorder: Recorder) -> list[Unnormalised]:
                 activations += [inner.op] if inner.op in _ACTIVATIONS else []
                 inner = origin(data[0])
             is_product = inner.op in ("mm", "bmm", "baddbmm") and all(p.from_input for p in inner.parents[-2:])
-            sums = [child for one in walked for child in readers.get(id(one), []) if child.op in ("sum", "_softmax")]
+            sums = [
+                child for one in walked for child in readers.get(id(one), [])
+                if child.op == "sum" or (child.op == "_softmax" and _is_read(child, readers, recorder.output))
+            ]  # fmt: skip
             if is_product and not sums:  # a sum may divide the result afterwards
                 found.append(Unnormalised(inner, node, operand, tuple(activations)))
     return found
+
+
+def _is_read(node: Node, readers: dict[int, list[Node]], output: Node | None) -> bool:
+    """Whether the output depends on this node."""
+    waiting, seen = [node], {id(node)}
+    while waiting:
+        node = waiting.pop()
+        if node is output:
+            return True
+        waiting += [child for child in readers.get(id(node), []) if id(child) not in seen]
+        seen |= {id(child) for child in readers.get(id(node), [])}
+    return False
 
 
 def _without_masks(node: Node) -> Node:

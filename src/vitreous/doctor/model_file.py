@@ -291,6 +291,9 @@ def _definitions(body: list[ast.stmt]) -> Iterator[ast.stmt]:
         elif isinstance(statement, ast.Try):
             for part in (statement.body, *(handler.body for handler in statement.handlers)):
                 part[:] = list(_definitions(part)) or [ast.Pass(lineno=1, col_offset=0)]
+            for handler in statement.handlers:  # an installed package may fail otherwise: torchvision of another torch
+                if handler.type is not None and ast.unparse(handler.type) in ("ImportError", "ModuleNotFoundError"):
+                    handler.type = ast.Name("Exception", ast.Load(), lineno=1, col_offset=0)
             statement.orelse, statement.finalbody = list(_definitions(statement.orelse)), []
             if statement.handlers:
                 yield statement

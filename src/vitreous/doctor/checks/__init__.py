@@ -83,6 +83,7 @@ CHECKS: dict[str, Check] = {
     "class-token-not-read": class_token.not_read,
     "pooled-over-features": class_token.pooled_over_features,
     "parameters-without-gradient": gradients.parameters_without_gradient,
+    "parameters-frozen": state.frozen_at_random,
     "state-lost-on-reload": state.lost_on_reload,
     "first-loss": fresh.first_loss,
     "weights-too-large": fresh.weight_sizes,

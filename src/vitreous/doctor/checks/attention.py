@@ -21,7 +21,7 @@ from vitreous.doctor.checks.layout import compares_tokens, is_between_channels, 
 from vitreous.doctor.findings import Finding, NotMeasured, finding
 from vitreous.doctor.graph import origin
 from vitreous.doctor.model_under_test import ModelUnderTest
-from vitreous.doctor.recording import unscaled
+from vitreous.doctor.recording import Node, unscaled
 from vitreous.reports.formats import number, percent, plural
 
 #: exp(−87.3) = 1.2e-38: below, float32 has only denormal numbers, then zero.
@@ -125,6 +125,17 @@ def projections_shared(tested: ModelUnderTest) -> Iterator[Finding]:
 def heads_share_weights(tested: ModelUnderTest) -> Iterator[Finding]:
     """Every head must have projections of its own: not one matrix that each head applies to its slice of the token."""
     ops = [op for op in tested.attention if op.scores is not None]
+    repeated = [node for node in tested.graph.nodes if _has_one_head_twice(tested, node, ops)]
+    if repeated:
+        node, heads = repeated[0], repeated[0].parents
+        yield finding(
+            "heads-share-weights",
+            f"in {len(repeated)} of {len(ops)} attentions, first `{node.module or 'forward'}`, {len(heads)} heads are"
+            f" put side by side of which only {len({id(head) for head in heads})} are different: the same layers"
+            " computed the others.",
+            module=node.module,
+        )
+        return
     shared = []
     for op in ops:
         assert op.scores is not None
@@ -148,6 +159,15 @@ def heads_share_weights(tested: ModelUnderTest) -> Iterator[Finding]:
             f" applies to its own {layer.in_features} of the token's {num_heads * layer.in_features} features.",
             module=op.module,
         )
+
+
+def _has_one_head_twice(tested: ModelUnderTest, node: Node, ops: list[AttentionOp]) -> bool:
+    """Whether this puts the outputs of heads side by side, of which two are one (recordings merge equal results)."""
+    if node.op not in ("cat", "stack") or len({id(parent) for parent in node.parents}) == len(node.parents):
+        return False
+    first = node.parents[0]
+    return any(first.tensor.numel() == op.product.tensor.numel() and tested.graph.depends(first, op.product)
+               for op in ops)  # fmt: skip
 
 
 def _projected(op: AttentionOp) -> dict[str, Tensor]:

@@ -27,8 +27,8 @@ def patches_scrambled(tested: ModelUnderTest) -> Iterator[Finding]:
     """Each token must be made from one rectangle of pixels, the same in every channel."""
     if not is_image(tested.shape):
         raise NotMeasured("the input is already split into patches")
-    measured = [_pixels_of_tokens(tested), _embedding_to_tokens(tested)]
-    if measured == [None, None]:
+    measured = [_pixels_of_tokens(tested), _embedding_to_tokens(tested), _tokens_to_maps(tested)]
+    if not any(text is not None for text in measured):
         raise NotMeasured("the pixels of a token could not be followed")
     for text in measured:
         if text:
@@ -167,6 +167,35 @@ def _embedding_to_tokens(tested: ModelUnderTest) -> str | None:
             f" {tuple(carried.node.tensor.shape)}), one token gets its features from {places} different places."
         )
     return None
+
+
+def _tokens_to_maps(tested: ModelUnderTest) -> str | None:
+    """Follow the features of tokens that become a map again, for a convolution: a channel must be one feature."""
+    measured = None
+    for node in tested.graph.nodes:
+        if node.op != "convolution" or node.tensor.ndim != 4 or not node.from_input:
+            continue
+        data = node.parents[0]
+        source = _layer_output(data)
+        num_images, channels, height, width = data.tensor.shape
+        if source is None or source.op == "convolution" or source.tensor.shape[-1] != channels:
+            continue
+        if source.tensor.numel() != data.tensor.numel() or min(channels, height * width) < 4:
+            continue
+        labels = torch.arange(channels).expand(source.tensor.shape)
+        planes = _arrival(tested.graph.follow(source, labels), node, data)
+        if planes is None:
+            continue
+        planes = planes.reshape(num_images * channels, height * width)
+        measured = ""
+        mixed = max(len(plane[plane >= 0].unique()) for plane in planes[:channels])
+        if mixed > 1:
+            return (
+                f"tokens are not put back where they were: between `{source.module}` (output"
+                f" {tuple(source.tensor.shape)}) and the convolution `{node.module}` (input"
+                f" {tuple(data.tensor.shape)}), one channel of the map gets {mixed} different features of the tokens."
+            )
+    return measured
 
 
 def _is_one_place(labels: Tensor, features: int, per_image: int, width: int) -> bool:

@@ -12,7 +12,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from vitreous.doctor.attention_ops import LinearOp, layer_op, linear_feeding
 from vitreous.doctor.constructors import constructor_values
 from vitreous.doctor.findings import Finding, Level, NotMeasured, finding, quoted
-from vitreous.doctor.graph import Graph, is_dropped, origin
+from vitreous.doctor.graph import FUSED_NORMS, Graph, is_dropped, origin
 from vitreous.doctor.model_io import kind_of, logits_in, max_moved
 from vitreous.doctor.model_state import unregistered_tensors
 from vitreous.doctor.model_under_test import ModelUnderTest
@@ -92,12 +92,16 @@ def activation_on_logits(tested: ModelUnderTest) -> Iterator[Finding]:
     if output is None:
         raise NotMeasured("the logits could not be found in the recording")
     last = origin(output)
-    if last.op in ACTIVATIONS and linear_feeding(last.parents[0]) is not None:
+    normed = last.op in FUSED_NORMS
+    inner = origin(last.parents[0]) if normed else last
+    is_activated = inner.op in ACTIVATIONS and linear_feeding(inner.parents[0]) is not None
+    if is_activated or (normed and linear_feeding(inner) is not None):
         with tested.borrowed(randomised=True) as model:
             outputs = tested.outputs(model, tested.batch)
+        through = [ACTIVATIONS[inner.op]] * is_activated + ["a norm over the classes"] * normed
         yield finding(
             "activation-on-logits",
-            f"the logits pass through {ACTIVATIONS[last.op]}: with all parameters randomised, {outputs.numel()}"
+            f"the logits pass through {' and '.join(through)}: with all parameters randomised, {outputs.numel()}"
             f" outputs lie between {number(float(outputs.min()))} and {number(float(outputs.max()))}, and"
             f" {percent(float((outputs == 0).float().mean()))} of them are exactly 0.",
             module=last.module,

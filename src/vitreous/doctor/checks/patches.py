@@ -154,7 +154,8 @@ def _exchangeable_patches(tested: ModelUnderTest) -> tuple[int, int] | None:
     """Return how many patches could change places with another one, and their number.
 
     A uniform image in which one patch is different shows each place by itself. Only for attention over all patches:
-    convolutions and windows see the same surroundings in many places.
+    convolutions and windows see the same surroundings in many places. Places that are mirror images of each other are
+    told apart by no distance, and positions may consist of distances (2-D ALiBi).
     """
     side = _patch_side(tested)
     if side is None or bool(_dead_inputs(tested).any()):  # patches without influence are all alike
@@ -169,11 +170,24 @@ def _exchangeable_patches(tested: ModelUnderTest) -> tuple[int, int] | None:
     with tested.borrowed(randomised=True) as model:
         outputs = torch.cat([tested.outputs(model, some) for some in images.split(64)])
     distance = torch.cdist(outputs.double(), outputs.double(), compute_mode="donot_use_mm_for_euclid_dist")
-    distance.fill_diagonal_(torch.inf)
+    distance[_mirrored(rows, columns).to(distance.device)] = torch.inf
+    if not bool(distance.isfinite().any()):
+        return None
     typical = float(distance[distance.isfinite()].median())
     if typical <= 1e-5 * float(outputs.abs().max()):  # float noise
         return None
     return int((distance.amin(1) < 1e-3 * typical).sum()), len(images)
+
+
+def _mirrored(rows: int, columns: int) -> Tensor:
+    """Return which places of a grid are the same one, or mirror images of each other, (rows·columns, rows·columns)."""
+    grid = torch.arange(rows * columns).view(rows, columns)
+    grids = [grid, grid.T] if rows == columns else [grid]
+    images = [one.flip(axes).flatten() for one in grids for axes in ((), (0,), (1,), (0, 1))]
+    same = torch.zeros(rows * columns, rows * columns, dtype=torch.bool)
+    for image in images:
+        same[grid.flatten(), image] = True
+    return same
 
 
 def _patch_side(tested: ModelUnderTest) -> int | None:

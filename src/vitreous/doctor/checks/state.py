@@ -105,6 +105,33 @@ def _names_a_device(tested: ModelUnderTest) -> bool:
     )
 
 
+def frozen_at_random(tested: ModelUnderTest) -> Iterator[Finding]:
+    """Parameters that no optimizer trains, although every new instance draws other values for them.
+
+    What is frozen on purpose is loaded or computed, and the same in every instance.
+    """
+    parameters = dict(tested.original.named_parameters())
+    frozen = {name: p for name, p in parameters.items() if not p.requires_grad and p.numel() > p.shape[-1]}
+    if not frozen:
+        return
+    if tested.factory is None:
+        raise NotMeasured("without a constructor it is unclear which frozen parameters are random: give a factory")
+    seed_everything(tested.seed + 4243)
+    others = dict(tested.factory().named_parameters())
+    random = {
+        name: p
+        for name, p in frozen.items()
+        if name in others and others[name].shape == p.shape and not torch.equal(others[name].cpu(), p.cpu())
+    }
+    if random:
+        share = sum(p.numel() for p in random.values()) / sum(p.numel() for p in parameters.values())
+        yield finding(
+            "parameters-frozen",
+            f"{plural(len(random), 'parameter')} ({percent(share)} of all values) with requires_grad=False and random"
+            f" values, other ones in every instance: {quoted(random)}.",
+        )
+
+
 def lost_on_reload(tested: ModelUnderTest) -> Iterator[Finding]:
     """Save, build anew with other random numbers, load: the outputs must be the same."""
     tested.require_repeatable()
