@@ -1117,6 +1117,31 @@ class PositionsAreDistances(TinyViT):
         del self.positions
 
 
+@has_only()
+class AttentionKeptOnTheCPU(TinyViT):
+    """A copy to look at later works on every device."""
+
+    class block(TinyBlock):
+        def weights(self, q: Tensor, k: Tensor) -> Tensor:
+            weights = super().weights(q, k)
+            self.__dict__["shown"] = weights.detach().cpu()
+            return weights
+
+
+@has_only("device-fixed")
+class NumbersOfPositionsOnTheCPU(TinyViT):
+    """An embedding takes no index from another device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.positions
+        self.table = nn.Embedding(10, self.dim)
+
+    def embed(self, images: Tensor) -> Tensor:
+        x = self.patchify(images)
+        return torch.cat([self.class_token.expand(len(x), -1, -1), x], dim=1) + self.table(torch.arange(10))
+
+
 @has_only("not-a-classifier")
 class Identity(nn.Identity):
     size = 12

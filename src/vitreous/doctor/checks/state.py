@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from scipy import stats
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from vitreous.doctor.checks.batch import SAME_PREDICTION
 from vitreous.doctor.findings import Finding, NotMeasured, finding, quoted
@@ -74,7 +77,7 @@ def device_fixed(tested: ModelUnderTest) -> Iterator[Finding]:
     except Exception as error:
         raise NotMeasured(f"the model cannot be moved: {type(error).__name__}") from error
     try:
-        with torch.no_grad():
+        with torch.no_grad(), _TwoDevices():  # type: ignore[no-untyped-call]
             model(images)
     except Exception as error:
         message = str(error).splitlines()[0] if str(error) else ""
@@ -87,7 +90,27 @@ def device_fixed(tested: ModelUnderTest) -> Iterator[Finding]:
         )
 
 
-_OTHER_DEVICE = ("same device", "expected device meta", "Cannot copy out of meta")
+_OTHER_DEVICE = ("same device", "expected device meta")
+_COPIES = frozenset([torch.ops.aten._to_copy, torch.ops.aten.copy_])
+_INDEXED = frozenset([torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_])
+
+
+class _TwoDevices(TorchDispatchMode):
+    """Treat the device without memory as a GPU: copies to the CPU succeed, and no operation mixes the two."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        if func.overloadpacket in _COPIES:
+            target = torch.device(kwargs.get("device") or tensors[0].device)
+            if target.type == "cpu" and any(tensor.is_meta for tensor in tensors):
+                if len(tensors) > 1:  # into memory on the CPU
+                    return tensors[0]
+                return torch.zeros(tensors[0].shape, dtype=kwargs.get("dtype") or tensors[0].dtype)
+        # a GPU takes places from the CPU, and numbers
+        elif func.overloadpacket not in _INDEXED and len({one.device.type for one in tensors if one.ndim}) > 1:
+            raise RuntimeError(f"{func.overloadpacket}: tensors are not on the same device")
+        return func(*args, **kwargs)
 
 
 def _names_a_device(tested: ModelUnderTest) -> bool:
