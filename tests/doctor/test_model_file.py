@@ -343,3 +343,23 @@ def test_imports_in_a_constructor_and_in_forward_from_where_the_file_looks(tmp_p
     assert "vitreous_test_helper" in sys.modules
     assert sys.path == search_path
     assert sys.meta_path == finders
+
+
+def test_a_name_that_an_installed_package_lacks(tmp_path, no_overfitting) -> None:
+    """Packages rename things: what the model does not use is no reason to give up, and the other names are imported."""
+    (tmp_path / "net.py").write_text(
+        "from json import dumps, NoSuchName\n"
+        "from torch import nn\n"
+        "class Net(nn.Sequential):\n"
+        "    def __init__(self, uses_it=False, num_classes=10):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(784, num_classes))\n"
+        "        self.text = dumps({})\n"
+        "        if uses_it:\n"
+        "            NoSuchName()\n"
+    )
+    target = f"{tmp_path / 'net.py'}:Net"
+    assert diagnose_target(target, input_shape="1,28,28").findings == ()
+    with pytest.raises(
+        VitreousError, match="importing 'json' fails here: ImportError: cannot import name 'NoSuchName'"
+    ):
+        diagnose_target(target, input_shape="1,28,28", arguments='{"uses_it": true}')

@@ -264,7 +264,12 @@ class _DefinitionsLoader(importlib.machinery.SourceFileLoader):
             code = compile(ast.Module([statement], []), self.path, "exec")
             try:
                 exec(code, vars(module))
-            except (ImportError, VitreousError):
+            except ImportError as error:
+                if not _lacks_a_name(statement, error):
+                    raise
+                assert isinstance(statement, ast.ImportFrom)
+                vars(module).update(_names_there_are(statement))
+            except VitreousError:
                 raise
             except Exception as error:
                 if isinstance(statement, ast.Import | ast.ImportFrom):  # installed, and broken on this machine
@@ -361,6 +366,25 @@ def _unimportable(statement: ast.Import | ast.ImportFrom, error: Exception) -> d
         module = statement.module or "" if isinstance(statement, ast.ImportFrom) else alias.name
         why = f"importing {module!r} fails here: {type(error).__name__}: {error}"
         found[alias.asname or alias.name.partition(".")[0]] = _placeholder(module, alias.name, why)
+    return found
+
+
+def _lacks_a_name(statement: ast.stmt, error: ImportError) -> bool:
+    """Whether an installed package does not have a name that this imports: its newer versions have renamed it."""
+    if not isinstance(statement, ast.ImportFrom) or statement.level or type(error) is not ImportError:
+        return False
+    return (statement.module or "").partition(".")[0] not in _from_files
+
+
+def _names_there_are(statement: ast.ImportFrom) -> dict[str, Any]:
+    """Return what this imports, with placeholders for the names that do not exist."""
+    found: dict[str, Any] = {}
+    for alias in statement.names:
+        one = ast.ImportFrom(statement.module, [alias], 0, lineno=1, col_offset=0)
+        try:
+            exec(compile(ast.Module([one], []), "<import>", "exec"), found)
+        except ImportError as error:
+            found |= _unimportable(one, error)
     return found
 
 
