@@ -1053,6 +1053,32 @@ class TokensReshapedToAMap(MeanPooled):
             return x.reshape(len(x), -1, 3, 3)  # without moving the features in front of the tokens
 
 
+class Convolved(MeanPooled):
+    """As in CPVT: a depthwise convolution of the stream itself adds what is near."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(self.dim, self.dim, 3, padding=1, groups=self.dim)
+
+    def as_map(self, x: Tensor) -> Tensor:
+        return x.mT.reshape(len(x), -1, 3, 3)
+
+    def embed(self, images: Tensor) -> Tensor:
+        x = super().embed(images)
+        return torch.cat([x[:, :1], x[:, 1:] + self.depthwise(self.as_map(x[:, 1:])).flatten(2).mT], dim=1)
+
+
+@has_only()
+class StreamConvolved(Convolved):
+    pass
+
+
+@has_only("patches-scrambled")
+class StreamReshapedToAMap(Convolved):
+    def as_map(self, x: Tensor) -> Tensor:
+        return x.reshape(len(x), -1, 3, 3)
+
+
 @has_only("activation-on-logits")
 class LogitsNormalised(TinyViT):
     def __init__(self) -> None:

@@ -176,11 +176,11 @@ def _tokens_to_maps(tested: ModelUnderTest) -> str | None:
         if node.op != "convolution" or node.tensor.ndim != 4 or not node.from_input:
             continue
         data = node.parents[0]
-        source = _layer_output(data)
+        source = _layer_output(data) or origin(data)  # a layer's output, or the stream
         num_images, channels, height, width = data.tensor.shape
-        if source is None or source.op == "convolution" or source.tensor.shape[-1] != channels:
+        if source.op == "convolution" or source.tensor.shape[-1] != channels or source.tensor.ndim not in (2, 3):
             continue
-        if source.tensor.numel() != data.tensor.numel() or min(channels, height * width) < 4:
+        if source.tensor.shape[-2] == channels or min(channels, height * width) < 4:
             continue
         labels = torch.arange(channels).expand(source.tensor.shape)
         planes = _arrival(tested.graph.follow(source, labels), node, data)
