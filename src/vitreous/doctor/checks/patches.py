@@ -155,7 +155,7 @@ def _exchangeable_patches(tested: ModelUnderTest) -> tuple[int, int] | None:
 
     A uniform image in which one patch is different shows each place by itself. Only for attention over all patches:
     convolutions and windows see the same surroundings in many places. Places that are mirror images of each other are
-    told apart by no distance, and positions may consist of distances (2-D ALiBi).
+    alike for every distance, and positions may consist of distances (2-D ALiBi).
     """
     side = _patch_side(tested)
     if side is None or bool(_dead_inputs(tested).any()):  # patches without influence are all alike
