@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 .PHONY: docs docs-generated site demo test test-package test-page test-slow attacks fresh check check-page setup clean help
 
 help:
-	@echo "make demo       train a ViT and a CNN on MNIST and write the comparison (about 2 minutes on two cores)"
+	@echo "make demo       train a ViT and a CNN on MNIST and write the comparison (1 to 2 minutes on two cores)"
 	@echo "make setup      only install, into .venv (another Python: make setup PYTHON=python3.11)"
 	@echo "make test       set up everything, then run the tests"
 	@echo "make test-slow  the tests that take minutes each"

@@ -57,8 +57,8 @@ def vit_hybrid() -> Config:
 def cnn() -> Config:
     """The article's CNN with the same care as the ViT: augmentation, Muon, a schedule, averaged weights.
 
-    `python bench/recipes.py cnn`: 99.14 ± 0.06 % of MNIST's test set (3 seeds) after 32 s on two cores of an AMD EPYC
-    at 217 GFLOP/s. `make demo` trains it in bfloat16 where that is faster, like the ViT beside it.
+    `python bench/recipes.py cnn`: 99.10 ± 0.05 % of MNIST's test set (3 seeds) after 30 s on two cores of an AMD EPYC
+    at 206 GFLOP/s. `make demo` trains it in bfloat16 where that is faster, like the ViT beside it.
     """
     return Config(
         name="cnn",
@@ -83,8 +83,8 @@ def mixer() -> Config:
 def mnist_fast() -> Config:
     """99 % of MNIST in the least time: `mnist-vit`, as short as it can be.
 
-    `python bench/recipes.py mnist-fast`: 99.02 ± 0.04 % of the test set (mean and deviation of 5 seeds) after 14 s on
-    two cores of an AMD EPYC at 217 GFLOP/s, in bfloat16. In float32: 99.06 ± 0.12 % after 26 s at 184 GFLOP/s, which
+    `python bench/recipes.py mnist-fast`: 99.09 ± 0.05 % of the test set (mean and deviation of 5 seeds) after 16 s on
+    two cores of an AMD EPYC at 206 GFLOP/s, in bfloat16. In float32: 99.06 ± 0.12 % after 26 s at 184 GFLOP/s, which
     is 22 s at 220.
     """
     base = mnist_vit()
@@ -94,8 +94,8 @@ def mnist_fast() -> Config:
 def mnist_vit() -> Config:
     """99 % of MNIST without a convolution: the 16 of 49 patches with most ink, each token seeing 12×12 pixels.
 
-    `python bench/recipes.py mnist-vit`: 99.15 ± 0.09 % of the test set (5 seeds) after 21 s on two cores of an AMD EPYC
-    at 218 GFLOP/s, in bfloat16. In float32: 99.18 ± 0.08 % after 39 s at 178 GFLOP/s, which is 31 s at 220.
+    `python bench/recipes.py mnist-vit`: 99.19 ± 0.05 % of the test set (5 seeds) after 24 s on two cores of an AMD EPYC
+    at 201 GFLOP/s, in bfloat16. In float32: 99.18 ± 0.08 % after 39 s at 178 GFLOP/s, which is 31 s at 220.
     """
     return Config(
         name="mnist-vit",
