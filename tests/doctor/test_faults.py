@@ -1474,3 +1474,14 @@ def test_reversed_colours() -> None:
     labels = torch.arange(64) % 2
     assert "inputs-channel-order" not in diagnose(ReadsRed(), images, labels, fresh=False).ids()
     assert "inputs-channel-order" in diagnose(ReadsRed(), images.flip(1), labels, fresh=False).ids()
+
+
+def test_frozen_weights_of_a_trained_model_are_no_finding(no_overfitting) -> None:
+    """A backbone that was trained and is frozen for a new head; a frozen number has no axes at all."""
+    model = TinyViT()
+    model.register_parameter("temperature", nn.Parameter(torch.tensor(1.0), requires_grad=False))
+    model.blocks.requires_grad_(False)
+    for fresh, expected in ((True, {"parameters-frozen"}), (False, set())):
+        diagnosis = diagnose(model, factory=TinyViT, input_shape=(1, 12, 12), fresh=fresh)
+        assert diagnosis.ids() & {"parameters-frozen"} == expected
+        assert "parameters-frozen" not in {item.id for item in diagnosis.not_measured}

@@ -129,12 +129,15 @@ def _names_a_device(tested: ModelUnderTest) -> bool:
 
 
 def frozen_at_random(tested: ModelUnderTest) -> Iterator[Finding]:
-    """Parameters that no optimizer trains, although every new instance draws other values for them.
+    """Parameters of a fresh model that no optimizer trains, although every new instance draws other values for them.
 
-    What is frozen on purpose is loaded or computed, and the same in every instance.
+    What is frozen on purpose was trained, loaded by the constructor or computed: the same in every instance.
     """
+    if not tested.fresh:
+        return
     parameters = dict(tested.original.named_parameters())
-    frozen = {name: p for name, p in parameters.items() if not p.requires_grad and p.numel() > p.shape[-1]}
+    # single vectors are tokens, which class-token-untrained examines
+    frozen = {name: p for name, p in parameters.items() if not p.requires_grad and p.squeeze().ndim > 1}
     if not frozen:
         return
     if tested.factory is None:
